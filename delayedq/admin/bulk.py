@@ -23,12 +23,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible
-from delayedq.admin.filters import position_in, position_text
+from delayedq.admin.filters import key_position_in, position_in, position_text
+from delayedq.admin.lists import paging
 from delayedq.admin.moments import when
 from delayedq.models import Edit
 from delayedq.operations.browsing import id_in, newest_id
 from delayedq.operations.edits import begin
 from delayedq.operations.wording import grouped
+from delayedq.store.operator import Position
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -170,15 +172,12 @@ class BulkAdmin(ReadOnlyAdmin):
 
     def paging(self, request: HttpRequest, page: Page[Any], count: Count | None, now: datetime) -> dict[str, Any]:
         """The context of a list for its count, its links to other pages, and its actions."""
-        query = request.GET.copy()
-        query.pop("after", None)
+        reached = when(page.after.at, now) if page.is_cut and isinstance(page.after, Position) else ""
+        text = request.GET.get("after", "")
         return {
+            **paging(request, page.after and position_text(page.after), reached=reached),
+            "is_first": (position_in(text) or key_position_in(text)) is None,
             "count": count,
-            "next": page.after and position_text(page.after),
-            "reached": page.after and when(page.after.at, now),
-            "is_cut": page.is_cut,
-            "is_first": position_in(request.GET.get("after", "")) is None,
-            "query": query.urlencode(),
             "actions": self.offered_actions(request),
             "may_export": may(request, "export_message"),
         }

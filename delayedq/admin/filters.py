@@ -19,7 +19,7 @@ from delayedq.admin.moments import Moment, Until
 from delayedq.core.bounds import KEY_LENGTH, NAME_LENGTH, is_storable
 from delayedq.core.errors import LINE_LENGTH
 from delayedq.models import Outcome
-from delayedq.operations.browsing import EndedSelection, Selection
+from delayedq.operations.browsing import EndedSelection, KeyPosition, Selection, id_in
 from delayedq.operations.workers import all_workers
 from delayedq.sql.states import MessageState
 from delayedq.store import operator_store
@@ -149,8 +149,18 @@ class EndedFilter(FilterForm):
 # Positions in the URL
 
 
-def position_text(position: Position) -> str:
+def position_text(position: Position | KeyPosition) -> str:
+    if isinstance(position, KeyPosition):
+        return f"{position.id}~{position.key}"
     return f"{position.at.isoformat()}~{position.id}"
+
+
+def key_position_in(text: str) -> KeyPosition | None:
+    """The position among keys that the text is, or None if it is none."""
+    id_, tilde, key = text.partition("~")
+    number = id_in(id_)
+    is_position = number is not None and bool(tilde) and len(key) <= KEY_LENGTH and is_storable(key)
+    return KeyPosition(key, number) if is_position and number is not None else None
 
 
 def position_in(text: str) -> Position | None:

@@ -23,7 +23,7 @@ from delayedq.admin.charts import seconds
 from delayedq.admin.exports import ExportPages
 from delayedq.admin.filters import EndedFilter, ListFilter, position_in
 from delayedq.admin.group_names import name_of
-from delayedq.admin.lists import chips_of, paging, skipped_in, tabs_of
+from delayedq.admin.lists import all_with_key, chips_of, paging, skipped_in, tabs_of
 from delayedq.admin.moments import when
 from delayedq.admin.one_message import links_of
 from delayedq.admin.queues import points
@@ -291,6 +291,7 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
             "has_errors": selection.outcome == Outcome.FAILED,
             "state": request.GET.get("outcome", ""),
             "rows": rows([shown(one, payload=reads) for one in found], now, payload=reads),
+            "everything": _everything(selection.key, count),
             "how_many": count if selection.outcome == Outcome.FAILED else None,  # only dead letters can be retried
             **self.paging(request, page, count, now),
         }
@@ -378,6 +379,13 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
             return discard(self.store, edit, which, chosen.as_of, after, chosen.most)
         spread: Spread = form.change(chosen.as_of)  # type: ignore[assignment]  # a RetryForm
         return redrive(self.store, edit, which, spread, chosen.as_of, after, chosen.most)
+
+
+def _everything(key: str | None, count: Count | None) -> str:
+    """What all dead letters that match are; "": there are none, or this is a further page."""
+    if count is None or (key is not None and count == Count(0, exact=True)):
+        return ""
+    return _("all dead letters that match") if key is None else all_with_key(key)
 
 
 def rows(messages: Iterable[FinishedMessage], now: datetime, *, payload: bool = False) -> list[EndedRow]:

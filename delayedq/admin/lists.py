@@ -155,7 +155,7 @@ def searched(text: str, found: SearchResult) -> str:
     """Where a search for a text looked; "" if it was found by key or id, and all of it is shown."""
     given = {"text": visible(text), "depth": grouped(DEPTH)}
     if not found.by_argument:
-        return _("More keys begin with “%(text)s”; these are the first.") % given if found.is_cut else ""
+        return _("Those whose key begins with “%(text)s”, in the order of their keys.") % given if found.is_cut else ""
     if found.messages:
         return _("No id or key fits “%(text)s”, but these messages have it in their payload.") % given
     if found.is_cut:
@@ -167,6 +167,11 @@ def searched(text: str, found: SearchResult) -> str:
             % given
         )
     return _("No live message has “%(text)s” as its id, at the beginning of its key, or in its payload.") % given
+
+
+def all_with_key(text: str) -> str:
+    """What an action on all that match does, where a list was searched."""
+    return _("all whose key begins with “%(text)s”") % {"text": visible(text)}
 
 
 def where_leases_are() -> str:

@@ -16,8 +16,8 @@ from delayedq.admin.base import may, visible
 from delayedq.admin.bulk import SAMPLE, BulkChoice, Preview, reasons
 from delayedq.admin.changes import LIVE_ACTIONS, RUN_NOW
 from delayedq.admin.exports import ExportPages
-from delayedq.admin.filters import LiveFilter, position_in
-from delayedq.admin.lists import chips_of, found_count, searched, tabs_of, where_leases_are
+from delayedq.admin.filters import LiveFilter, key_position_in, position_in
+from delayedq.admin.lists import all_with_key, chips_of, found_count, searched, tabs_of, where_leases_are
 from delayedq.admin.moments import when
 from delayedq.admin.one_message import OneMessagePages, links_of
 from delayedq.admin.texts import about, preview_of
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from delayedq.operations.edits import EditProgress
     from delayedq.operations.pauses import Paused
     from delayedq.store.base import Store
-    from delayedq.store.operator import Position
 
 
 class LiveRow(NamedTuple):
@@ -73,9 +72,8 @@ class MessageAdmin(OneMessagePages, ExportPages):
         now = self.store.now()
         paused = paused_now(self.store)
         asked = self.filter_of(request.GET)
-        after = position_in(request.GET.get("after", ""))
         try:
-            page, count, searched = self._found(asked, now, after, payload=may(request, "view_payload"))
+            page, count, searched = self._found(request, asked, now)
         except ValidationError:
             page, count, searched = Page[Message]([], None), Count(0, exact=True), ""
         context = {
@@ -85,23 +83,35 @@ class MessageAdmin(OneMessagePages, ExportPages):
             "state": request.GET.get("state", ""),
             "searched": searched,
             "rows": rows(self.store, page.rows, now, payload=may(request, "view_payload"), known=paused),
-            "how_many": count,
+            **self._everything(asked, page, count, now),
             "may_send": may(request, "send_message"),
             **self.paging(request, page, count, now),
         }
         return self.page(request, "messages.html", _("Messages"), {**context, **(extra_context or {})})
 
+    def _everything(self, asked: LiveFilter, page: Page[Message], count: Count | None, now: datetime) -> dict[str, Any]:
+        """What all that match are, and how many. A search chooses by the beginning of keys, and not by arguments."""
+        if not asked.data.get("q"):
+            return {"everything": _("all that match") if count else "", "how_many": count}
+        if count is None or not page.rows or not asked.is_valid():
+            return {"everything": ""}
+        number = count_live(self.store, asked.selection(now))
+        label = all_with_key(asked.data["q"]) if number.number else ""
+        return {"everything": label, "how_many": number}
+
     def filter_of(self, query: QueryDict) -> LiveFilter:
         return LiveFilter(query, self.store)
 
-    def _found(
-        self, asked: LiveFilter, now: datetime, after: Position | None, *, payload: bool
-    ) -> tuple[Page[Message], Count | None, str]:
-        """One page, with a count if it is the first, and what was searched. A search has a single page."""
-        selection = asked.selection(now)
+    def _found(self, request: HttpRequest, asked: LiveFilter, now: datetime) -> tuple[Page[Message], Count | None, str]:
+        """One page, with a count if it is the first, and what was searched."""
+        selection, after = asked.selection(now), position_in(request.GET.get("after", ""))
         if selection.key is not None:
-            found = find(self.store, selection.key, selection, payload=payload)
-            return Page(found.messages, None), self._number(found, selection), searched(selection.key, found)
+            behind, reads = key_position_in(request.GET.get("after", "")), may(request, "view_payload")
+            found = find(self.store, selection.key, selection, payload=reads, after=behind)
+            if behind is not None:
+                return Page(found.messages, found.after), None, ""
+            said = searched(selection.key, found)
+            return Page(found.messages, found.after), self._number(found, selection), said
         if selection.state in LEASED:
             page, number, is_exact = leased_page(self.store, selection, after)
             return page, Count(number, exact=is_exact or None) if after is None else None, where_leases_are()
