@@ -19,7 +19,6 @@ from delayedq.admin.ask import Ask, AskingAdmin, Reply
 from delayedq.admin.base import cut, may, visible
 from delayedq.admin.bulk import SAMPLE, BulkAdmin, BulkChoice, Preview, demand_filter
 from delayedq.admin.changes import ENDED_ACTIONS
-from delayedq.admin.charts import seconds
 from delayedq.admin.exports import ExportPages
 from delayedq.admin.filters import EndedFilter, ListFilter, position_in
 from delayedq.admin.group_names import name_of
@@ -41,7 +40,8 @@ from delayedq.operations.counting import Count, count_ended, counted_ended
 from delayedq.operations.edits import DISCARD, AllDead, discard, redrive, with_taken_keys
 from delayedq.operations.error_groups import BUCKETS, KNOWN, SHOWN, WIDTH, ErrorGroups, Order, error_groups
 from delayedq.operations.timeline import records_in
-from delayedq.operations.wording import grouped, span
+from delayedq.operations.wording import grouped, seconds, span
+from delayedq.sql.waits import waited
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -249,7 +249,7 @@ class EndedRow(NamedTuple):
     queue: str
     priority: int
     ended: SafeString | str
-    #: From due to the start of the last attempt, and how long that ran.
+    #: From due to the start of the last attempt ("-": not known), and how long that ran; "" if none started.
     wait: str
     run: str
     attempts: int
@@ -409,8 +409,10 @@ def _row(message: FinishedMessage, now: datetime, *, payload: bool) -> EndedRow:
         queue=visible(message.queue),
         priority=message.priority,
         ended=when(message.finished_at, now),
-        wait=_between(message.scheduled_at, message.started_at),
-        run=_between(message.started_at, message.finished_at),
+        wait="" if message.started_at is None else seconds(waited(message.scheduled_at, message.started_at)),
+        run=""
+        if message.started_at is None
+        else seconds(max(0.0, (message.finished_at - message.started_at).total_seconds())),
         attempts=message.attempts,
         is_dead=message.outcome == Outcome.FAILED,
         error_class=visible(class_of(message.error or "")),
@@ -427,8 +429,3 @@ def _last_error(ended: FinishedMessage) -> ErrorLine | None:
     name, said, traceback = (cut(str(records[-1].get(part) or "")) for part in ("exception", "message", "traceback"))
     history = reverse("admin:delayedq_finishedmessage_changelist")
     return ErrorLine(name, said, traceback, f"{history}?{query_of(ended.fingerprint)}" if ended.fingerprint else "")
-
-
-def _between(start: datetime | None, end: datetime | None) -> str:
-    """A duration; "" if no attempt started."""
-    return "" if start is None or end is None else seconds(max(0.0, (end - start).total_seconds()))
