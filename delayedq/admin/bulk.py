@@ -22,6 +22,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from delayedq.admin.ask import who_and_why
 from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible
 from delayedq.admin.filters import key_position_in, position_in, position_text
 from delayedq.admin.lists import paging
@@ -282,7 +283,7 @@ class BulkAdmin(ReadOnlyAdmin):
     def _edit(self, request: HttpRequest, action: Action, form: ActionForm, known: int | None) -> Edit:
         if known is not None:
             return Edit.objects.using(self.store.alias).get(pk=known)
-        return begin(self.store, action.does, action.described(form), request.user.get_username())
+        return begin(self.store, action.does, action.described(form), *who_and_why(request))
 
 
 def demand_filter(request: HttpRequest, query: QueryDict) -> None:

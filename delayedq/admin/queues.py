@@ -12,7 +12,7 @@ from django.urls import path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, pgettext
 
-from delayedq.admin.ask import Ask, AskingAdmin, Reply
+from delayedq.admin.ask import Ask, AskingAdmin, Reply, who_and_why
 from delayedq.admin.base import may, visible
 from delayedq.admin.filters import ANY, ListFilter
 from delayedq.admin.lists import chips_of, page_of, paging
@@ -21,16 +21,8 @@ from delayedq.admin.moments import when
 from delayedq.core.bounds import NAME_LENGTH, is_storable
 from delayedq.limits.admin import ChannelPages
 from delayedq.models import PausedQueue, PausedTask, Worker
-from delayedq.operations.pauses import (
-    is_pausable,
-    known_queues,
-    pause,
-    pause_all,
-    pause_task,
-    resume,
-    resume_all,
-    resume_task,
-)
+from delayedq.operations.acts import pause_one_task, pause_queues, resume_one_task, resume_queues
+from delayedq.operations.pauses import is_pausable, known_queues
 from delayedq.operations.queues import Queues
 from delayedq.operations.verdict import late_queues
 from delayedq.operations.wording import both, grouped, relative, span
@@ -170,8 +162,8 @@ class StatePages(AskingAdmin):
         said = _("Workers will claim nothing more from %s. Queues that are made later are not paused.") % names
 
         def do() -> Reply:
-            paused = pause_all(request.user.get_username(), self.store)
-            return Reply(_("Paused: %s.") % (visible(", ".join(paused)) or _("nothing more")))
+            paused = pause_queues(self.store, None, *who_and_why(request))
+            return Reply(_("Paused: %s.") % (visible(", ".join(paused)) or _("nothing more")), is_recorded=True)
 
         return self.ask(request, Ask(_("Pause"), _("Pause all queues?"), said, _list_url()), do)
 
@@ -182,7 +174,8 @@ class StatePages(AskingAdmin):
         said = _("Workers will claim again from %s, also from those that were paused one by one.") % (names or "-")
 
         def do() -> Reply:
-            return Reply(_("Resumed: %s.") % (visible(", ".join(resume_all(self.store))) or _("nothing")))
+            resumed = resume_queues(self.store, None, *who_and_why(request))
+            return Reply(_("Resumed: %s.") % (visible(", ".join(resumed)) or _("nothing")), is_recorded=True)
 
         return self.ask(request, Ask(_("Resume"), _("Resume all queues?"), said, _list_url()), do)
 
@@ -193,8 +186,9 @@ class StatePages(AskingAdmin):
         said = _("Workers will claim no more messages of %s until it is resumed. Those that run will finish.") % name
 
         def do() -> Reply:
-            did = pause_task(kind, request.user.get_username(), self.store)
-            return Reply((_("%s is paused.") if did else _("%s was already paused.")) % name, did)
+            did = pause_one_task(self.store, kind, *who_and_why(request))
+            told = _("%s is paused.") if did else _("%s was already paused.")
+            return Reply(told % name, did, is_recorded=True)
 
         return self.ask(request, Ask(_("Pause"), _("Pause %s?") % name, said, _list_url()), do)
 
@@ -205,8 +199,8 @@ class StatePages(AskingAdmin):
         said = _("Workers will claim messages of %s again.") % name
 
         def do() -> Reply:
-            did = resume_task(kind, self.store)
-            return Reply((_("%s is resumed.") if did else _("%s is not paused.")) % name, did)
+            did = resume_one_task(self.store, kind, *who_and_why(request))
+            return Reply((_("%s is resumed.") if did else _("%s is not paused.")) % name, did, is_recorded=True)
 
         return self.ask(request, Ask(_("Resume"), _("Resume %s?") % name, said, _list_url()), do)
 
@@ -359,8 +353,9 @@ class QueueAdmin(StatePages, ChannelPages):
         ) % {"queue": name}
 
         def do() -> Reply:
-            if pause(queue, request.user.get_username()) and (row := self._paused(queue)):
-                return Reply(_("Queue %(queue)s is paused.") % {"queue": name}, logged=_("Paused."), of=row)
+            if pause_queues(self.store, [queue], *who_and_why(request)) and (row := self._paused(queue)):
+                told = _("Queue %(queue)s is paused.") % {"queue": name}
+                return Reply(told, logged=_("Paused."), of=row, is_recorded=True)
             return Reply(_("Queue %(queue)s was already paused.") % {"queue": name}, did=False)
 
         title = _("Pause %(queue)s?") % {"queue": name}
@@ -373,8 +368,9 @@ class QueueAdmin(StatePages, ChannelPages):
 
         def do() -> Reply:
             row = self._paused(queue)
-            if row is not None and resume(queue):
-                return Reply(_("Queue %(queue)s is resumed.") % {"queue": name}, logged=_("Resumed."), of=row)
+            if row is not None and resume_queues(self.store, [queue], *who_and_why(request)):
+                told = _("Queue %(queue)s is resumed.") % {"queue": name}
+                return Reply(told, logged=_("Resumed."), of=row, is_recorded=True)
             return Reply(_("Queue %(queue)s is not paused.") % {"queue": name}, did=False)
 
         title, said = _("Resume %(queue)s?"), _("Workers will claim from %(queue)s again.")

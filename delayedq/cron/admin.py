@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, pgettext
 
 from delayedq import schedules
-from delayedq.admin.ask import Ask, AskingAdmin, Reply
+from delayedq.admin.ask import Ask, AskingAdmin, Reply, who_and_why
 from delayedq.admin.base import may, visible
 from delayedq.admin.choices import WithSuggestions
 from delayedq.admin.filters import ANY, ListFilter
@@ -324,7 +324,7 @@ class ScheduleAdmin(AskingAdmin):
     ) -> HttpResponse | None:
         name = form.cleaned_data["name"]
         try:
-            recorded(name, verb, change, request.user.get_username())
+            recorded(name, verb, change, *who_and_why(request))
         except DelayedQError as error:
             form.add_error(None, visible(str(error)))
             return None
@@ -353,9 +353,9 @@ class ScheduleAdmin(AskingAdmin):
         def do() -> Reply:
             with transaction.atomic(using=self.store.alias), transaction.atomic(using=router.db_for_write(LogEntry)):
                 self._log(request, name, _("Deleted."))
-                recorded(name, "Delete", lambda: schedules.delete(name), request.user.get_username())
+                recorded(name, "Delete", lambda: schedules.delete(name), *who_and_why(request))
             back = reverse("admin:delayedq_cronschedule_changelist")
-            return Reply(_("Schedule %(name)s is deleted.") % given, logged=None, back=back)
+            return Reply(_("Schedule %(name)s is deleted.") % given, logged=None, back=back, is_recorded=True)
 
         ask = self._asked(name, _("Delete the schedule"), _("Delete %(name)s?") % given, said, _("Keep it"))
         return self.ask(request, ask._replace(is_destructive=True), do)
@@ -381,8 +381,10 @@ class ScheduleAdmin(AskingAdmin):
         said = _("Its future ticks will be taken back, and no more will be placed until it is enabled again.")
 
         def do() -> Reply:
-            recorded(name, "Disable", lambda: schedules.disable(name), request.user.get_username())
-            return Reply(_("Schedule %(name)s is disabled.") % given, logged=_("Disabled."), of=self._row(name))
+            recorded(name, "Disable", lambda: schedules.disable(name), *who_and_why(request))
+            return Reply(
+                _("Schedule %(name)s is disabled.") % given, logged=_("Disabled."), of=self._row(name), is_recorded=True
+            )
 
         return self.ask(request, self._asked(name, _("Disable the schedule"), title, said, _("Leave it enabled")), do)
 
@@ -393,8 +395,10 @@ class ScheduleAdmin(AskingAdmin):
         title, said = _("Enable %(name)s?") % given, _("Its ticks will be placed again, from now on.")
 
         def do() -> Reply:
-            recorded(name, "Enable", lambda: schedules.enable(name), request.user.get_username())
-            return Reply(_("Schedule %(name)s is enabled.") % given, logged=_("Enabled."), of=self._row(name))
+            recorded(name, "Enable", lambda: schedules.enable(name), *who_and_why(request))
+            return Reply(
+                _("Schedule %(name)s is enabled.") % given, logged=_("Enabled."), of=self._row(name), is_recorded=True
+            )
 
         return self.ask(request, self._asked(name, _("Enable the schedule"), title, said, _("Leave it disabled")), do)
 

@@ -288,7 +288,7 @@ def _following(row: CronSchedule, definition: Definition | None, now: datetime) 
 SCHEDULE = gettext_noop("schedule")
 
 
-def recorded[R](name: str, verb: str, change: Callable[[], R], made_by: str = "") -> R:
+def recorded[R](name: str, verb: str, change: Callable[[], R], made_by: str = "", why: str = "") -> R:
     """Do `change`, which is about the schedule of this name, and record it, both or neither."""
     store = default_store()
     with transaction.atomic(using=store.alias):
@@ -296,7 +296,7 @@ def recorded[R](name: str, verb: str, change: Callable[[], R], made_by: str = ""
         result = change()
         after, new_id = _state(store, name)
         if before != after:
-            edit = begin(store, SCHEDULE, f"{verb} schedule {name}", made_by)
+            edit = begin(store, SCHEDULE, f"{verb} schedule {name}", made_by, why)
             EditedMessage.objects.using(store.alias).create(
                 edit=edit, message_id=id_ or new_id, generation=0, before=json.dumps(before), after=json.dumps(after)
             )

@@ -14,6 +14,7 @@ from delayedq.limits.operator import MOST_COUNTED, page_of_channels, scopes_now,
 from delayedq.limits.rules import Rate
 from delayedq.management.arguments import age
 from delayedq.management.queues import told_paused, told_resumed
+from delayedq.operations.acts import note
 from delayedq.operations.wording import both, grouped, printable
 
 if TYPE_CHECKING:
@@ -64,35 +65,38 @@ def run_channels(store: Store, out: OutputWrapper, options: dict[str, Any]) -> N
             out.write(line)
         return
     try:
-        said = _change(store, options)
+        said, did = _change(store, options)
     except (InvalidLimit, InvalidMessage) as error:
         raise CommandError(str(error)) from None
+    if did:
+        note(store, said)
     out.write(said)
 
 
-def _change(store: Store, options: dict[str, Any]) -> str:
+def _change(store: Store, options: dict[str, Any]) -> tuple[str, bool]:
+    """What is told, and whether anything was changed."""
     scope, channel = options["scope"], options["channel"]
     name = _named(scope, channel)
     match options["verb"]:
         case "pause":
             did = limits.pause(scope, channel=channel, store=store)
-            return told_paused(name, did)
+            return told_paused(name, did), did
         case "resume":
             did = limits.resume(scope, channel=channel, store=store)
-            return told_resumed(name) if did else _("%(name)s is not paused.") % {"name": name}
+            return told_resumed(name) if did else _("%(name)s is not paused.") % {"name": name}, did
         case "skip":
             did = limits.skip(scope, channel=channel, store=store)
             said = _("%(name)s is not blocked any more.") if did else _("%(name)s is blocked by no message.")
-            return said % {"name": name}
+            return said % {"name": name}, did
         case "clear":
             did = limits.clear(scope, channel=channel, store=store)
             again, never = (
                 _("%(name)s has its limit from the code again."),
                 _("%(name)s has no limit that was set live."),
             )
-            return (again if did else never) % {"name": name}
+            return (again if did else never) % {"name": name}, did
     terms = {name: options[name] for name in ("concurrency", "size", "weight", "share")} | {"rate": _rate(options)}
-    return f"{name}: {terms_of(limits.set(scope, channel=channel, store=store, **terms))}."
+    return f"{name}: {terms_of(limits.set(scope, channel=channel, store=store, **terms))}.", True
 
 
 def _rate(options: dict[str, Any]) -> Rate | None:

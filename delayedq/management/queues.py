@@ -10,7 +10,7 @@ from django.db import Error, connections
 from django.utils.translation import gettext as _
 
 from delayedq.models import PausedTask
-from delayedq.operations.pauses import pause_all, pause_task, resume_all, resume_task
+from delayedq.operations.acts import pause_one_task, pause_queues, resume_one_task, resume_queues
 from delayedq.operations.wording import grouped, printable
 from delayedq.store.protocol import BARE
 from delayedq.tasks import registered
@@ -82,17 +82,17 @@ def _stored(backends: Sequence[DelayedQBackend]) -> set[str]:
 def pause_others(store: Store, task: str | None) -> str:
     """Pause a task, or (None) all queues; what was done. Raises CommandError for a task that is not registered."""
     if task is None:
-        return _("Paused: %(names)s.") % {"names": _listed(pause_all(store=store))}
+        return _("Paused: %(names)s.") % {"names": _listed(pause_queues(store))}
     if task not in registered:
         raise CommandError(_("There is no task %(name)r") % {"name": task} + near(task, {*registered}))
-    return told_paused(task, pause_task(task, store=store))
+    return told_paused(task, pause_one_task(store, task))
 
 
 def resume_others(store: Store, task: str | None) -> str:
     """The reverse. Raises CommandError for a task that is not paused."""
     if task is None:
-        return _("Resumed: %(names)s.") % {"names": _listed(resume_all(store))}
-    if not resume_task(task, store):
+        return _("Resumed: %(names)s.") % {"names": _listed(resume_queues(store))}
+    if not resume_one_task(store, task):
         others = _listed(PausedTask.objects.using(store.alias).values_list("kind", flat=True))
         raise CommandError(_("The task %(name)r is not paused; paused: %(others)s.") % {"name": task, "others": others})
     return told_resumed(task)

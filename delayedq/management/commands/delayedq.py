@@ -30,9 +30,10 @@ from delayedq.management.queues import (
     told_resumed,
 )
 from delayedq.management.scaling import add_needed, run_needed
+from delayedq.operations.acts import pause_queues, resume_queues
 from delayedq.operations.browsing import PAGE, Selection, by_key, find_ended, find_live, id_in
 from delayedq.operations.explain import explain
-from delayedq.operations.pauses import check_name, pause, resume
+from delayedq.operations.pauses import check_name
 from delayedq.operations.wording import printable
 from delayedq.store.protocol import BARE
 
@@ -161,7 +162,7 @@ class Command(MigratedCommand):
         try:
             check_name(queue)
             check_queues([queue], backends, self.stderr)
-            paused = pause(queue, store=store)
+            paused = bool(pause_queues(store, [queue]))
         except InvalidQueue as error:
             raise CommandError(str(error)) from None
         self.stdout.write(told_paused(queue, paused))
@@ -172,7 +173,7 @@ class Command(MigratedCommand):
         if queue is None:
             self.stdout.write(resume_others(store, options["task"]))
             return
-        if not resume(queue, store=store):
+        if not resume_queues(store, [queue]):
             others = ", ".join(sorted(map(printable, store.paused())))
             said = (
                 _("%(name)r is not paused; paused: %(others)s.")
