@@ -15,6 +15,8 @@ from django.http import HttpResponseRedirect
 
 from delayedq.admin.base import ReadOnlyAdmin, demand, visible
 from delayedq.exceptions import DelayedQError
+from delayedq.models.operations import WHY_LENGTH
+from delayedq.operations.acts import note
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,8 +44,9 @@ class Ask(NamedTuple):
 class Reply(NamedTuple):
     """What is told. `did` False: nothing was changed, and nothing is logged.
 
-    level: that of Django's message, if nothing was changed. logged: what the log says of it, if it is not what is told;
-    None: it is logged already. of: the object that the log is about; None: no single one. back: where else to go.
+    level: that of Django's message, if nothing was changed. is_recorded: whether it is among the edits already.
+    logged: what the log says of it, if it is not what is told; None: it is logged already. of: the object that the log
+    is about; None: no single one. back: where else to go.
     """
 
     told: str
@@ -52,6 +55,12 @@ class Reply(NamedTuple):
     logged: str | None = ""
     of: Model | None = None
     back: str = ""
+    is_recorded: bool = False
+
+
+def who_and_why(request: HttpRequest) -> tuple[str, str]:
+    """The name of the user, and the reason that they have given; "": none."""
+    return request.user.get_username(), request.POST.get("why", "").strip()[:WHY_LENGTH]
 
 
 class AskingAdmin(ReadOnlyAdmin):
@@ -76,10 +85,12 @@ class AskingAdmin(ReadOnlyAdmin):
         return HttpResponseRedirect(answer.back or ask.back)
 
     def tell(self, request: HttpRequest, answer: Reply) -> None:
-        """Log it, if anything was done, and tell the user."""
+        """Record and log it, if anything was done, and tell the user."""
         if not answer.did:
             messages.add_message(request, answer.level, answer.told)
             return
+        if not answer.is_recorded:
+            note(self.store, answer.logged or answer.told, *who_and_why(request))
         if answer.logged is not None:
             said = answer.logged or answer.told
             if answer.of is None:

@@ -22,13 +22,16 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from delayedq.admin.ask import who_and_why
 from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible
-from delayedq.admin.filters import position_in, position_text
+from delayedq.admin.filters import key_position_in, position_in, position_text
+from delayedq.admin.lists import paging
 from delayedq.admin.moments import when
 from delayedq.models import Edit
 from delayedq.operations.browsing import id_in, newest_id
 from delayedq.operations.bulk import BulkEdit, becoming, carry_out_part, described, summary
 from delayedq.operations.edits import begin
+from delayedq.store.operator import Position
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -157,15 +160,12 @@ class BulkAdmin(ReadOnlyAdmin):
 
     def paging(self, request: HttpRequest, page: Page[Any], count: Count | None, now: datetime) -> dict[str, Any]:
         """The context of a list for its count, its links to other pages, and its actions."""
-        query = request.GET.copy()
-        query.pop("after", None)
+        reached = when(page.after.at, now) if page.is_cut and isinstance(page.after, Position) else ""
+        text = request.GET.get("after", "")
         return {
+            **paging(request, page.after and position_text(page.after), reached=reached),
+            "is_first": (position_in(text) or key_position_in(text)) is None,
             "count": count,
-            "next": page.after and position_text(page.after),
-            "reached": page.after and when(page.after.at, now),
-            "is_cut": page.is_cut,
-            "is_first": position_in(request.GET.get("after", "")) is None,
-            "query": query.urlencode(),
             "actions": self.offered_actions(request),
             "may_export": may(request, "export_message"),
         }
@@ -273,7 +273,7 @@ class BulkAdmin(ReadOnlyAdmin):
     def _edit(self, request: HttpRequest, action: Action, said: str, known: int | None) -> Edit:
         if known is not None:
             return Edit.objects.using(self.store.alias).get(pk=known)
-        return begin(self.store, action.does, said, request.user.get_username())
+        return begin(self.store, action.does, said, *who_and_why(request))
 
 
 def demand_filter(request: HttpRequest, query: QueryDict) -> None:

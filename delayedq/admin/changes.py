@@ -26,7 +26,7 @@ from delayedq.core.edits import (
 )
 from delayedq.cron.operator import SCHEDULE
 from delayedq.exceptions import InvalidMessage
-from delayedq.operations.edits import CANCEL, DISCARD, RESCHEDULE, RETRY
+from delayedq.operations.edits import CANCEL, DISCARD, PAUSE, RESCHEDULE, RETRY
 from delayedq.operations.sending import ARGUMENTS, SEND
 from delayedq.store.offers import check_name
 from delayedq.store.protocol import BARE
@@ -252,4 +252,5 @@ TO_UNDO = {
     ARGUMENTS: "edit_payload",
     DISCARD: "discard_message",
     SEND: "send_message",
+    PAUSE: "pause_queue",
 }

@@ -6,16 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from django.utils import timezone
-from django.utils.formats import localize
-from django.utils.translation import gettext as _
 
-from delayedq.operations.wording import exact, grouped
+from delayedq.operations.wording import exact, grouped, seconds, units_of_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
-
-_SMALL, _MINUTE, _HOUR = 1.0, 60.0, 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +61,3 @@ class Chart:
 
 def count(number: float | None) -> str:
     return "-" if number is None else grouped(number)
-
-
-def units_of_seconds() -> list[str]:
-    return [_("ms"), _("s"), _("min"), _("h")]
-
-
-def seconds(duration: float | None) -> str:
-    """A duration in seconds, as text in a fitting unit: 12 ms, 3.4 s, 5.6 min, 7.8 h; "-" for None."""
-    if duration is None:
-        return "-"
-    small, *larger, hours = units_of_seconds()
-    for limit, divisor, unit in zip((_SMALL, _MINUTE, _HOUR), (0.001, 1, _MINUTE), (small, *larger), strict=True):
-        if abs(duration) < limit:
-            return f"{localize(float(f'{duration / divisor:.3g}'))} {unit}".replace(".0 ", " ")  # 1000, not 1e+03
-    return f"{grouped(duration / _HOUR, digits=1)} {hours}"

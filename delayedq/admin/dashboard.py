@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from delayedq.admin.base import ReadOnlyAdmin, cut, may, visible
-from delayedq.admin.charts import Chart, Series, count, seconds
+from delayedq.admin.charts import Chart, Series, count
 from delayedq.admin.finished import query_of
 from delayedq.admin.moments import when
 from delayedq.core.bounds import NAME_LENGTH, is_storable
@@ -43,7 +43,7 @@ from delayedq.operations.figures import (
 )
 from delayedq.operations.rules import Rule, Verb
 from delayedq.operations.verdict import verdict
-from delayedq.operations.wording import both, exact, grouped
+from delayedq.operations.wording import both, exact, grouped, seconds
 from delayedq.sql.states import MessageState
 
 if TYPE_CHECKING:

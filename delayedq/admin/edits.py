@@ -8,8 +8,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
+from django import forms
 from django.contrib import admin, messages
 from django.core import signing
+from django.db.models import Q
 from django.http import Http404, HttpResponseRedirect
 from django.urls import path, reverse
 from django.utils import timezone
@@ -19,19 +21,26 @@ from django.utils.translation import gettext_lazy, pgettext_lazy
 from delayedq.admin.base import ReadOnlyAdmin, cut, demand, may, visible
 from delayedq.admin.bulk import SALT
 from delayedq.admin.changes import TO_UNDO
+from delayedq.admin.choices import WithSuggestions
+from delayedq.admin.filters import ListFilter
+from delayedq.admin.lists import PER_PAGE, chips_of, paging
+from delayedq.admin.moments import Moment, Until
+from delayedq.core.bounds import NAME_LENGTH
 from delayedq.core.masking import MASK
 from delayedq.cron.operator import SCHEDULE
 from delayedq.masking import hidden, masking_of
 from delayedq.models import Edit, EditedMessage, FinishedMessage, Message
 from delayedq.operations.browsing import id_in
 from delayedq.operations.bulk import SAMPLE, summary
-from delayedq.operations.sending import by_name
+from delayedq.operations.edits import CANCEL, DISCARD, PAUSE, RESCHEDULE, RETRY
+from delayedq.operations.sending import ARGUMENTS, SEND, by_name
 from delayedq.operations.undo import can_undo, undo
 from delayedq.operations.wording import exact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from django.db.models import QuerySet
     from django.http import HttpRequest, HttpResponse
     from django.urls import URLPattern
 
@@ -39,9 +48,6 @@ if TYPE_CHECKING:
 
 # What an edit changed: the values before and after that differ, with times in the current time zone.
 
-
-#: Records on a page of an edit.
-PER_PAGE = 50
 
 #: At most this many characters of a value are shown.
 VALUE_LENGTH = 500
@@ -53,7 +59,11 @@ NAMES = {
     "priority": gettext_lazy("Priority"),
     "outcome": gettext_lazy("Outcome"),
     "attempt": gettext_lazy("Attempt"),
+    "paused": pgettext_lazy("state", "paused"),
 }
+
+#: Of other edits, the number of changes is not one of messages.
+OF_MESSAGES = frozenset({RESCHEDULE, CANCEL, RETRY, ARGUMENTS, DISCARD, SEND})
 
 #: The keys of a schedule's definition that have arguments.
 CALL = frozenset({"args", "kwargs"})
@@ -100,6 +110,9 @@ def _row(edit: Edit, record: EditedMessage, kind: str, key: str, *, payload: boo
     if edit.action == SCHEDULE:
         name, number = str(before.get("name", "")), ""
         url = f"{reverse('admin:delayedq_cronschedule_schedule')}?{urlencode({'name': name})}"
+    elif edit.action == PAUSE:
+        name, number = str(before.get("queue") or before.get("task")), ""
+        url = reverse("admin:delayedq_pausedqueue_changelist")
     else:
         url = reverse("admin:delayedq_message_change", args=[record.message_id])
         name, number = (key, number) if key else (number, "")
@@ -162,6 +175,8 @@ def _said(value: Any) -> str:
     """A value; times in the current time zone."""
     if value is None:
         return ""
+    if isinstance(value, bool):
+        return _("yes") if value else _("no")
     try:
         moment = datetime.fromisoformat(value) if isinstance(value, str) else None
     except ValueError:
@@ -174,8 +189,31 @@ def _said(value: Any) -> str:
 # Edits
 
 
-#: The list shows this many edits on a page.
-EDITS_PER_PAGE = 50
+class EditFilter(ListFilter):
+    q = forms.CharField(label=gettext_lazy("What or why has"), required=False, max_length=NAME_LENGTH)
+    by = forms.CharField(label=gettext_lazy("Who"), required=False, max_length=NAME_LENGTH, widget=WithSuggestions())
+    since = Moment(label=pgettext_lazy("first time", "From"), required=False)
+    until = Until(label=pgettext_lazy("last time", "To"), required=False)
+
+    def chosen(self, edits: QuerySet[Edit]) -> QuerySet[Edit]:
+        """Those that it selects; none if it is not valid."""
+        if not self.is_valid():
+            return edits.none()
+        text, by, since, until = (self.cleaned_data[name] for name in ("q", "by", "since", "until"))
+        if text:
+            edits = edits.filter(Q(description__icontains=text) | Q(why__icontains=text))
+        asked = {"made_by": by or None, "made_at__gte": since, "made_at__lte": until}
+        return edits.filter(**{name: value for name, value in asked.items() if value is not None})
+
+
+def _people(store: Store) -> list[str]:
+    """Who has done any of it."""
+    names = Edit.objects.using(store.alias).exclude(made_by="").order_by("made_by")
+    return list(names.values_list("made_by", flat=True).distinct()[:MOST_PEOPLE])
+
+
+#: At most this many people are suggested.
+MOST_PEOPLE = 200
 
 
 @admin.register(Edit)
@@ -185,14 +223,17 @@ class EditAdmin(ReadOnlyAdmin):
         return [path("<int:edit_id>/undo/", view, name="delayedq_edit_undo"), *super().get_urls()]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """The latest edits first; `before`: continue with those before this id."""
-        before, edits = id_in(request.GET.get("before", "")), Edit.objects.using(self.store.alias).order_by("-id")
-        found = list((edits if before is None else edits.filter(id__lt=before))[: EDITS_PER_PAGE + 1])
+        """The latest edits first; `after`: continue with those before this id."""
+        before, asked = id_in(request.GET.get("after", "")), EditFilter(request.GET)
+        edits = asked.chosen(Edit.objects.using(self.store.alias).order_by("-id"))
+        found = list((edits if before is None else edits.filter(id__lt=before))[: PER_PAGE + 1])
+        asked.fields["by"].widget.names = _people(self.store)
         context = {
-            "rows": [(edit, *_texts(edit)) for edit in found[:EDITS_PER_PAGE]],
-            "next": found[EDITS_PER_PAGE - 1].pk if len(found) > EDITS_PER_PAGE else None,
-            "is_first": before is None,
+            "filter": asked,
+            "chips": chips_of(asked, request.GET, ""),
+            "rows": [(edit, can_undo(edit) and may(request, TO_UNDO[edit.action])) for edit in found[:PER_PAGE]],
             "now": self.store.now(),
+            **paging(request, found[PER_PAGE - 1].pk if len(found) > PER_PAGE else None),
         }
         return self.page(request, "edits.html", _("Edits"), {**context, **(extra_context or {})})
 
@@ -206,15 +247,12 @@ class EditAdmin(ReadOnlyAdmin):
         edit = self._known(id_in(object_id) or 0)
         after, now = id_in(request.GET.get("after", "")) or 0, self.store.now()
         edited = rows(self.store, edit, after, payload=may(request, "view_payload"))
-        description, made_by, undone_by = _texts(edit)
         context = {
             "edit": edit,
+            "is_of_messages": edit.action in OF_MESSAGES,
             "now": now,
             "edited": edited,
             "next": edited[-1].id if len(edited) == PER_PAGE else None,
-            "description": description,
-            "made_by": made_by,
-            "undone_by": undone_by,
             "can_undo": can_undo(edit) and may(request, TO_UNDO[edit.action]),
         }
         return self.page(
@@ -231,7 +269,7 @@ class EditAdmin(ReadOnlyAdmin):
             return HttpResponseRedirect(self._url(edit))
         if request.method != "POST":
             edited = rows(self.store, edit, 0, payload=may(request, "view_payload"))
-            context = {"edit": edit, "description": visible(edit.description), "edited": edited[:SAMPLE]}
+            context = {"edit": edit, "edited": edited[:SAMPLE], "is_of_messages": edit.action in OF_MESSAGES}
             return self.page(request, "undo.html", _("Undo?"), context)
         return self._undo(request, edit)
 
@@ -257,8 +295,3 @@ class EditAdmin(ReadOnlyAdmin):
 
     def _url(self, edit: Edit) -> str:
         return reverse("admin:delayedq_edit_change", args=[edit.pk])
-
-
-def _texts(edit: Edit) -> tuple[str, str, str]:
-    """What was done, by whom, and who undid it."""
-    return visible(edit.description or edit.action), visible(edit.made_by), visible(edit.undone_by)

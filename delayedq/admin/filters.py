@@ -18,7 +18,7 @@ from delayedq.admin.moments import Moment, Until
 from delayedq.core.bounds import KEY_LENGTH, NAME_LENGTH, is_storable
 from delayedq.core.errors import LINE_LENGTH
 from delayedq.models import Outcome
-from delayedq.operations.browsing import EndedSelection, Selection
+from delayedq.operations.browsing import EndedSelection, KeyPosition, Selection, id_in
 from delayedq.operations.group_names import fingerprint_of
 from delayedq.operations.workers import all_workers
 from delayedq.sql.states import MessageState
@@ -46,7 +46,29 @@ STATES = [
 OUTCOMES = [ANY, *((outcome.value, STATE_NAMES[outcome.value]) for outcome in Outcome)]
 
 
-class FilterForm(forms.Form):
+class ListFilter(forms.Form):
+    """The filter of a list: `q` is the search, what else is visible stands in a panel that can be folded."""
+
+    #: The field that tabs choose; "": none. Where a tab is chosen, the panel does not have it.
+    tab = ""
+
+    @property
+    def is_panel_used(self) -> bool:
+        """Whether a filter of the panel is set, or is wrong: then the panel is open."""
+        names = {field.name for field in self.visible_fields()} - {"q", self.tab}
+        return bool(self.errors) or any(self.data.get(name) for name in names)
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with what was given; nothing if it is valid."""
+        return [
+            f"{self.fields[name].label or name.capitalize()}: {problem}" if name in self.fields else str(problem)
+            for name, found in self.errors.items()
+            for problem in found
+        ]
+
+
+class FilterForm(ListFilter):
     q = forms.CharField(label=_("Key or id"), required=False, strip=False, max_length=KEY_LENGTH)
     queue = forms.ChoiceField(label=_("Queue"), required=False)
     kind = forms.ChoiceField(label=_("Task"), required=False)
@@ -87,21 +109,13 @@ class FilterForm(forms.Form):
         return {name: value for name, value in self.cleaned_data.items() if value not in ("", None)}
 
     @property
-    def problems(self) -> list[str]:
-        """What is wrong with what was given; nothing if it is valid."""
-        return [
-            f"{self.fields[name].label or name.capitalize()}: {problem}" if name in self.fields else str(problem)
-            for name, found in self.errors.items()
-            for problem in found
-        ]
-
-    @property
     def said(self) -> list[tuple[str, str]]:
         """The name and value of each filter that is set, to be shown."""
         return [(str(self[name].label), visible(str(self.data[name]))) for name in self.fields if self.data.get(name)]
 
 
 class LiveFilter(FilterForm):
+    tab = "state"
     state = forms.ChoiceField(label=_("State"), choices=STATES, required=False)
 
     field_order = ("q", "state")
@@ -120,6 +134,10 @@ class EndedFilter(FilterForm):
 
     field_order = ("q", "outcome", "error")
 
+    def __init__(self, data: Any, store: Store) -> None:
+        super().__init__(data, store)
+        self.tab = "outcome" if self.data.get("outcome") == Outcome.FAILED else ""  # of the outcomes, these have a tab
+
     def selection(self) -> EndedSelection:
         """Raises ValidationError."""
         asked = self.asked()
@@ -131,8 +149,18 @@ class EndedFilter(FilterForm):
 # Positions in the URL
 
 
-def position_text(position: Position) -> str:
+def position_text(position: Position | KeyPosition) -> str:
+    if isinstance(position, KeyPosition):
+        return f"{position.id}~{position.key}"
     return f"{position.at.isoformat()}~{position.id}"
+
+
+def key_position_in(text: str) -> KeyPosition | None:
+    """The position among keys that the text is, or None if it is none."""
+    id_, tilde, key = text.partition("~")
+    number = id_in(id_)
+    is_position = number is not None and bool(tilde) and len(key) <= KEY_LENGTH and is_storable(key)
+    return KeyPosition(key, number) if is_position and number is not None else None
 
 
 def position_in(text: str) -> Position | None:

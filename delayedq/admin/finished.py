@@ -18,10 +18,9 @@ from delayedq.admin.ask import Ask, AskingAdmin, Reply
 from delayedq.admin.base import cut, may, visible
 from delayedq.admin.bulk import BulkAdmin, BulkChoice, demand_filter
 from delayedq.admin.changes import ENDED_ACTIONS
-from delayedq.admin.charts import seconds
 from delayedq.admin.exports import ExportPages
-from delayedq.admin.filters import EndedFilter, position_in
-from delayedq.admin.lists import chips_of, tabs_of
+from delayedq.admin.filters import EndedFilter, ListFilter, position_in
+from delayedq.admin.lists import all_with_key, chips_of, paging, skipped_in, tabs_of
 from delayedq.admin.moments import when
 from delayedq.admin.one_message import links_of
 from delayedq.admin.queues import points
@@ -40,7 +39,8 @@ from delayedq.operations.error_groups import BUCKETS, KNOWN, SHOWN, WIDTH, Error
 from delayedq.operations.group_names import name_of
 from delayedq.operations.lists import ended_list
 from delayedq.operations.timeline import records_in
-from delayedq.operations.wording import grouped, span
+from delayedq.operations.wording import grouped, seconds, span
+from delayedq.sql.waits import waited
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -65,7 +65,7 @@ ORDERS = [
 ]
 
 
-class ErrorFilter(forms.Form):
+class ErrorFilter(ListFilter):
     q = forms.CharField(label=gettext_lazy("Error or task has"), required=False, max_length=LINE_LENGTH)
     class_name = forms.CharField(label=gettext_lazy("Class"), required=False, max_length=LINE_LENGTH)
     sort = forms.ChoiceField(label=gettext_lazy("Order"), choices=ORDERS, required=False)
@@ -103,7 +103,7 @@ class ErrorPages(BulkAdmin):
 
     def errors_view(self, request: HttpRequest) -> HttpResponse:
         """The first view of the dead letters."""
-        now, asked, skip = self.store.now(), ErrorFilter(request.GET), _skipped(request)
+        now, asked, skip = self.store.now(), ErrorFilter(request.GET), min(skipped_in(request), KNOWN)
         found = ErrorGroups([], 0, is_cut=False, classes=[])
         if asked.is_valid():
             given, reads = asked.cleaned_data, may(request, "view_payload")
@@ -115,28 +115,17 @@ class ErrorPages(BulkAdmin):
             "filter": asked,
             "tabs": tabs_of(request, self.store, now, "errors"),
             "rows": [_group_row(group, now, payload=may(request, "view_payload")) for group in found.groups],
-            "more": found.more,
-            "next": _after(request, skip + SHOWN) if found.more else "",
-            "first": _after(request, 0) if skip else "",
-            "is_cut": found.is_cut,
+            "is_searched_in_part": found.is_cut,
+            "chips": chips_of(asked, request.GET, ""),
             "actions": self.offered_actions(request),
+            **paging(request, skip + SHOWN if found.more else None, _following(found.more) if found.more else ""),
         }
         return self.page(request, "errors.html", _("Dead letters by error"), context)
 
 
-def _skipped(request: HttpRequest) -> int:
-    """How many errors come before the page that the address names."""
-    text = request.GET.get("after", "")
-    return min(int(text), KNOWN) if text.isascii() and text.isdigit() and len(text) < len(str(KNOWN)) + 1 else 0
-
-
-def _after(request: HttpRequest, skip: int) -> str:
-    """The query of the page after so many errors, of the same filter and order."""
-    query = request.GET.copy()
-    query.pop("after", None)
-    if skip:
-        query["after"] = str(skip)
-    return query.urlencode()
+def _following(more: int) -> str:
+    text = ngettext("One more error follows.", "%(more)s more errors follow.", more)
+    return text % {"more": grouped(more)}
 
 
 def query_of(fingerprint: int) -> str:
@@ -257,7 +246,7 @@ class EndedRow(NamedTuple):
     queue: str
     priority: int
     ended: SafeString | str
-    #: From due to the start of the last attempt, and how long that ran.
+    #: From due to the start of the last attempt ("-": not known), and how long that ran; "" if none started.
     wait: str
     run: str
     attempts: int
@@ -299,6 +288,7 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
             "has_errors": selection.outcome == Outcome.FAILED,
             "state": request.GET.get("outcome", ""),
             "rows": rows([shown(one, payload=reads) for one in found], now, payload=reads),
+            "everything": _everything(selection.key, count),
             "how_many": count if selection.outcome == Outcome.FAILED else None,  # only dead letters can be retried
             **self.paging(request, page, count, now),
         }
@@ -346,6 +336,13 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
         return found._replace(rows=_without_errors(rows(found.rows, self.store.now())))
 
 
+def _everything(key: str | None, count: Count | None) -> str:
+    """What all dead letters that match are; "": there are none, or this is a further page."""
+    if count is None or (key is not None and count == Count(0, exact=True)):
+        return ""
+    return _("all dead letters that match") if key is None else all_with_key(key)
+
+
 def rows(messages: Iterable[FinishedMessage], now: datetime, *, payload: bool = False) -> list[EndedRow]:
     """`payload`: whether to show the beginning of the arguments, and what errors said."""
     return [_row(message, now, payload=payload) for message in messages]
@@ -367,8 +364,10 @@ def _row(message: FinishedMessage, now: datetime, *, payload: bool) -> EndedRow:
         queue=visible(message.queue),
         priority=message.priority,
         ended=when(message.finished_at, now),
-        wait=_between(message.scheduled_at, message.started_at),
-        run=_between(message.started_at, message.finished_at),
+        wait="" if message.started_at is None else seconds(waited(message.scheduled_at, message.started_at)),
+        run=""
+        if message.started_at is None
+        else seconds(max(0.0, (message.finished_at - message.started_at).total_seconds())),
         attempts=message.attempts,
         is_dead=message.outcome == Outcome.FAILED,
         error_class=visible(class_of(message.error or "")),
@@ -385,8 +384,3 @@ def _last_error(ended: FinishedMessage) -> ErrorLine | None:
     name, said, traceback = (cut(str(records[-1].get(part) or "")) for part in ("exception", "message", "traceback"))
     history = reverse("admin:delayedq_finishedmessage_changelist")
     return ErrorLine(name, said, traceback, f"{history}?{query_of(ended.fingerprint)}" if ended.fingerprint else "")
-
-
-def _between(start: datetime | None, end: datetime | None) -> str:
-    """A duration; "" if no attempt started."""
-    return "" if start is None or end is None else seconds(max(0.0, (end - start).total_seconds()))

@@ -16,10 +16,11 @@ from delayedq.operations.counting import state_counts
 from delayedq.operations.wording import exact, grouped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from django import forms
     from django.http import HttpRequest, QueryDict
+    from django.utils.safestring import SafeString
 
     from delayedq.operations.browsing import SearchResult
     from delayedq.operations.pauses import Paused
@@ -100,6 +101,49 @@ def _without(query: QueryDict, *names: str) -> str:
     return f"?{rest.urlencode()}"
 
 
+# Pages. The address of each list has in `after` where its page begins: a position, an id, or a number of rows.
+
+
+#: Rows on a page of a list.
+PER_PAGE = 50
+
+#: At most this many rows are skipped.
+MOST_SKIPPED = 10_000_000
+
+
+def paging(
+    request: HttpRequest, following: object, said: str = "", *, reached: SafeString | str = ""
+) -> dict[str, Any]:
+    """The context of `_pages.html`. `following`: where the next page begins; None or "": this is the last.
+
+    said: how many rows there are, in words. reached: how far was searched, if there may be more rows behind it.
+    """
+    query = request.GET.copy()
+    query.pop("after", None)
+    return {
+        "said": said,
+        "next": following,
+        "reached": reached,
+        "is_cut": bool(reached),
+        "is_first": not request.GET.get("after"),
+        "query": query.urlencode(),
+    }
+
+
+def skipped_in(request: HttpRequest) -> int:
+    """How many rows come before the page that the address names; 0 if it names none."""
+    text = request.GET.get("after", "")
+    return (
+        min(int(text), MOST_SKIPPED) if text.isascii() and text.isdigit() and len(text) <= len(str(MOST_SKIPPED)) else 0
+    )
+
+
+def page_of[Row](request: HttpRequest, rows: Sequence[Row]) -> tuple[Sequence[Row], int | None]:
+    """The page of these rows that the address names, and where the next one begins."""
+    first = skipped_in(request)
+    return rows[first : first + PER_PAGE], first + PER_PAGE if len(rows) > first + PER_PAGE else None
+
+
 # What a list says of a search: how many it found, and where it looked.
 
 
@@ -107,7 +151,7 @@ def searched(text: str, found: SearchResult) -> str:
     """Where a search for a text looked; "" if it was found by key or id, and all of it is shown."""
     given = {"text": visible(text), "depth": grouped(DEPTH)}
     if not found.by_argument:
-        return _("More keys begin with “%(text)s”; these are the first.") % given if found.is_cut else ""
+        return _("Those whose key begins with “%(text)s”, in the order of their keys.") % given if found.is_cut else ""
     if found.messages:
         return _("No id or key fits “%(text)s”, but these messages have it in their payload.") % given
     if found.is_cut:
@@ -119,6 +163,11 @@ def searched(text: str, found: SearchResult) -> str:
             % given
         )
     return _("No live message has “%(text)s” as its id, at the beginning of its key, or in its payload.") % given
+
+
+def all_with_key(text: str) -> str:
+    """What an action on all that match does, where a list was searched."""
+    return _("all whose key begins with “%(text)s”") % {"text": visible(text)}
 
 
 def where_leases_are() -> str:

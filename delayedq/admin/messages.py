@@ -13,15 +13,15 @@ from django.utils.translation import gettext as _
 from delayedq.admin.base import may, visible
 from delayedq.admin.changes import LIVE_ACTIONS, RUN_NOW
 from delayedq.admin.exports import ExportPages
-from delayedq.admin.filters import LiveFilter, position_in
-from delayedq.admin.lists import chips_of, searched, tabs_of, where_leases_are
+from delayedq.admin.filters import LiveFilter, key_position_in, position_in
+from delayedq.admin.lists import all_with_key, chips_of, searched, tabs_of, where_leases_are
 from delayedq.admin.moments import when
 from delayedq.admin.one_message import OneMessagePages, links_of
 from delayedq.admin.texts import about, preview_of
 from delayedq.models import FinishedMessage, Message, with_renewals
 from delayedq.operations.browsing import Page, id_in
 from delayedq.operations.bulk import place_of_live, preview_live
-from delayedq.operations.counting import LEASED, Count
+from delayedq.operations.counting import LEASED, Count, count_live
 from delayedq.operations.lists import live_list
 from delayedq.operations.live_states import is_running, state_of
 from delayedq.operations.pauses import paused_now
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from delayedq.operations.bulk import Preview
     from delayedq.operations.pauses import Paused
     from delayedq.store.base import Store
-    from delayedq.store.operator import Position
 
 
 class LiveRow(NamedTuple):
@@ -70,9 +69,8 @@ class MessageAdmin(OneMessagePages, ExportPages):
         now = self.store.now()
         paused = paused_now(self.store)
         asked = self.filter_of(request.GET)
-        after = position_in(request.GET.get("after", ""))
         try:
-            page, count, searched = self._found(asked, now, after, payload=may(request, "view_payload"))
+            page, count, searched = self._found(request, asked, now)
         except ValidationError:
             page, count, searched = Page[Message]([], None), Count(0, exact=True), ""
         context = {
@@ -82,21 +80,30 @@ class MessageAdmin(OneMessagePages, ExportPages):
             "state": request.GET.get("state", ""),
             "searched": searched,
             "rows": rows(self.store, page.rows, now, payload=may(request, "view_payload"), known=paused),
-            "how_many": count,
+            **self._everything(asked, page, count, now),
             "may_send": may(request, "send_message"),
             **self.paging(request, page, count, now),
         }
         return self.page(request, "messages.html", _("Messages"), {**context, **(extra_context or {})})
 
+    def _everything(self, asked: LiveFilter, page: Page[Message], count: Count | None, now: datetime) -> dict[str, Any]:
+        """What all that match are, and how many. A search chooses by the beginning of keys, and not by arguments."""
+        if not asked.data.get("q"):
+            return {"everything": _("all that match") if count else "", "how_many": count}
+        if count is None or not page.rows or not asked.is_valid():
+            return {"everything": ""}
+        number = count_live(self.store, asked.selection(now))
+        label = all_with_key(asked.data["q"]) if number.number else ""
+        return {"everything": label, "how_many": number}
+
     def filter_of(self, query: QueryDict) -> LiveFilter:
         return LiveFilter(query, self.store)
 
-    def _found(
-        self, asked: LiveFilter, now: datetime, after: Position | None, *, payload: bool
-    ) -> tuple[Page[Message], Count | None, str]:
-        """One page, with a count if it is the first, and what was searched. A search has a single page."""
-        selection = asked.selection(now)
-        page, count, search = live_list(self.store, selection, after, payload=payload)
+    def _found(self, request: HttpRequest, asked: LiveFilter, now: datetime) -> tuple[Page[Message], Count | None, str]:
+        """One page, with a count if it is the first, and what was searched."""
+        selection, text = asked.selection(now), request.GET.get("after", "")
+        after = position_in(text) if selection.key is None else key_position_in(text)
+        page, count, search = live_list(self.store, selection, after, payload=may(request, "view_payload"))
         if search is not None:
             return page, count, searched(selection.key or "", search)
         return page, count, where_leases_are() if selection.state in LEASED else ""

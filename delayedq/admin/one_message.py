@@ -19,7 +19,7 @@ from django.urls import path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from delayedq.admin.ask import Ask, AskingAdmin, Reply
+from delayedq.admin.ask import Ask, AskingAdmin, Reply, who_and_why
 from delayedq.admin.base import demand, may, visible
 from delayedq.admin.choices import queue_field
 from delayedq.admin.moments import Moment
@@ -235,7 +235,7 @@ def edited(edit: Edit | None, done: str, refused: str) -> Reply:
     """What is told of an edit; None: it was refused."""
     if edit is None:
         return Reply(refused, did=False, level=messages.ERROR)
-    return Reply(done, logged=edit.description, of=edit)
+    return Reply(done, logged=edit.description, of=edit, is_recorded=True)
 
 
 class OneMessagePages(AskingAdmin):
@@ -269,7 +269,7 @@ class OneMessagePages(AskingAdmin):
     def _edit_arguments(self, request: HttpRequest, message: Message, form: ArgumentForm) -> HttpResponse:
         edit = None
         if request.POST.get("seen") == seen_text(message):
-            edit = edit_arguments(self.store, message, form.arguments, request.user.get_username())
+            edit = edit_arguments(self.store, message, form.arguments, *who_and_why(request))
         done = _("The arguments of message %s are changed.") % message.pk
         refused = _("Nothing was changed: the message runs, has ended, or was changed meanwhile.")
         self.tell(request, edited(edit, done, refused))
@@ -297,7 +297,7 @@ class OneMessagePages(AskingAdmin):
 
         def do() -> Reply:
             is_same = request.POST.get("seen") == seen
-            edit = stop(self.store, message, request.user.get_username()) if is_same else None
+            edit = stop(self.store, message, *who_and_why(request)) if is_same else None
             done = _("Message %s is cancelled, and its task is told to stop.") % message.pk
             return edited(edit, done, _("Nothing was stopped: the attempt has ended, or another one runs."))
 
@@ -327,7 +327,7 @@ class OneMessagePages(AskingAdmin):
     ) -> HttpResponse | None:
         attempts = None if copied is None else copied.max_attempts
         try:
-            sent = send(self.store, form.sending(attempts), request.user.get_username())
+            sent = send(self.store, form.sending(attempts), *who_and_why(request))
         except (InvalidMessage, InvalidTask, CannotRun, TypeError) as error:
             form.add_error(None, visible(str(error)))
             return None

@@ -5,28 +5,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
+from django import forms
 from django.contrib import admin
 from django.http import Http404
 from django.urls import path, reverse
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, pgettext
+from django.utils.translation import gettext_lazy, ngettext, pgettext
 
-from delayedq.admin.ask import Ask, AskingAdmin, Reply
+from delayedq.admin.ask import Ask, AskingAdmin, Reply, who_and_why
 from delayedq.admin.base import may, visible
+from delayedq.admin.filters import ANY, ListFilter
+from delayedq.admin.lists import chips_of, page_of, paging
+from delayedq.admin.marks import STATES
 from delayedq.admin.moments import when
-from delayedq.core.bounds import is_storable
+from delayedq.core.bounds import NAME_LENGTH, is_storable
 from delayedq.limits.admin import ChannelPages
 from delayedq.models import PausedQueue, PausedTask, Worker
-from delayedq.operations.pauses import known_queues, pause, pause_all, pause_task, resume, resume_all, resume_task
-from delayedq.operations.queues import queue_states
+from delayedq.operations.acts import pause_one_task, pause_queues, resume_one_task, resume_queues
+from delayedq.operations.pauses import is_pausable, known_queues
+from delayedq.operations.queues import Queues
 from delayedq.operations.verdict import late_queues
 from delayedq.operations.wording import both, grouped, relative, span
-from delayedq.operations.workers import SHOWN, all_workers, ask, current_messages, is_alive, running_ids
+from delayedq.operations.workers import SHOWN, all_workers, ask, current_messages, is_alive, running_ids, serves
 from delayedq.store.registry import WorkerCommand
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Container, Sequence
     from datetime import datetime
 
     from django.http import HttpRequest, HttpResponse
@@ -64,6 +69,57 @@ LABELS = {
 }
 
 
+class QueueFilter(ListFilter):
+    q = forms.CharField(label=gettext_lazy("Name has"), required=False, max_length=NAME_LENGTH)
+    state = forms.ChoiceField(
+        label=gettext_lazy("State"),
+        required=False,
+        choices=[
+            ANY,
+            *((one, STATES[one]) for one in ("paused", "polled by code", "no live worker", "late", "served")),
+        ],
+    )
+
+    def chosen(self, queues: Queues, late: Container[str]) -> list[str]:
+        """The names of the queues that it selects; none if it is not valid."""
+        if not self.is_valid():
+            return []
+        text, state = self.cleaned_data["q"].casefold(), self.cleaned_data["state"]
+        named = [name for name in queues.names if text in name.casefold()]
+        return [name for name in named if not state or state == _state(queues, name, is_late=name in late)]
+
+
+class WorkerFilter(ListFilter):
+    q = forms.CharField(label=gettext_lazy("Name has"), required=False, max_length=NAME_LENGTH)
+    queue = forms.CharField(label=gettext_lazy("Queue"), required=False, strip=False, max_length=NAME_LENGTH)
+    state = forms.ChoiceField(
+        label=gettext_lazy("State"),
+        required=False,
+        choices=[
+            ANY,
+            ("alive", gettext_lazy("alive")),
+            ("silent", STATES["silent"]),
+            ("problems", gettext_lazy("with problems")),
+            ("asked", gettext_lazy("asked to end")),
+        ],
+    )
+
+    def chosen(self, workers: Sequence[Worker], now: datetime) -> list[Worker]:
+        """Those that it selects, in their order; none if it is not valid."""
+        if not self.is_valid():
+            return []
+        given = self.cleaned_data
+        states = {"alive": lambda one: is_alive(one, now), "silent": lambda one: not is_alive(one, now)}
+        states |= {"problems": lambda one: bool(one.problems), "asked": lambda one: bool(one.asked)}
+        return [
+            worker
+            for worker in workers
+            if given["q"].casefold() in worker.name.casefold()
+            and (not given["queue"] or serves(worker, given["queue"]))
+            and (not given["state"] or states[given["state"]](worker))
+        ]
+
+
 class StatePages(AskingAdmin):
     """A part of the admin of queues."""
 
@@ -74,6 +130,7 @@ class StatePages(AskingAdmin):
             "pause-task": self.pause_task_view,
             "resume-task": self.resume_task_view,
             "worker": self.worker_view,
+            "workers": self.workers_view,
         }
         return [
             path(f"{name}/", self.admin_site.admin_view(view), name=f"delayedq_pausedqueue_{name.replace('-', '_')}")
@@ -105,8 +162,8 @@ class StatePages(AskingAdmin):
         said = _("Workers will claim nothing more from %s. Queues that are made later are not paused.") % names
 
         def do() -> Reply:
-            paused = pause_all(request.user.get_username(), self.store)
-            return Reply(_("Paused: %s.") % (visible(", ".join(paused)) or _("nothing more")))
+            paused = pause_queues(self.store, None, *who_and_why(request))
+            return Reply(_("Paused: %s.") % (visible(", ".join(paused)) or _("nothing more")), is_recorded=True)
 
         return self.ask(request, Ask(_("Pause"), _("Pause all queues?"), said, _list_url()), do)
 
@@ -117,7 +174,8 @@ class StatePages(AskingAdmin):
         said = _("Workers will claim again from %s, also from those that were paused one by one.") % (names or "-")
 
         def do() -> Reply:
-            return Reply(_("Resumed: %s.") % (visible(", ".join(resume_all(self.store))) or _("nothing")))
+            resumed = resume_queues(self.store, None, *who_and_why(request))
+            return Reply(_("Resumed: %s.") % (visible(", ".join(resumed)) or _("nothing")), is_recorded=True)
 
         return self.ask(request, Ask(_("Resume"), _("Resume all queues?"), said, _list_url()), do)
 
@@ -128,8 +186,9 @@ class StatePages(AskingAdmin):
         said = _("Workers will claim no more messages of %s until it is resumed. Those that run will finish.") % name
 
         def do() -> Reply:
-            did = pause_task(kind, request.user.get_username(), self.store)
-            return Reply((_("%s is paused.") if did else _("%s was already paused.")) % name, did)
+            did = pause_one_task(self.store, kind, *who_and_why(request))
+            told = _("%s is paused.") if did else _("%s was already paused.")
+            return Reply(told % name, did, is_recorded=True)
 
         return self.ask(request, Ask(_("Pause"), _("Pause %s?") % name, said, _list_url()), do)
 
@@ -140,12 +199,27 @@ class StatePages(AskingAdmin):
         said = _("Workers will claim messages of %s again.") % name
 
         def do() -> Reply:
-            did = resume_task(kind, self.store)
-            return Reply((_("%s is resumed.") if did else _("%s is not paused.")) % name, did)
+            did = resume_one_task(self.store, kind, *who_and_why(request))
+            return Reply((_("%s is resumed.") if did else _("%s is not paused.")) % name, did, is_recorded=True)
 
         return self.ask(request, Ask(_("Resume"), _("Resume %s?") % name, said, _list_url()), do)
 
     # Workers
+
+    def workers_view(self, request: HttpRequest) -> HttpResponse:
+        """All workers, those that are silent or have problems first."""
+        now, asked = self.store.now(), WorkerFilter(request.GET)
+        workers = asked.chosen(_worst_first(all_workers(self.store), now), now)
+        shown, following = page_of(request, workers)
+        said = ngettext("%(number)s worker", "%(number)s workers", len(workers)) % {"number": grouped(len(workers))}
+        context = {
+            "filter": asked,
+            "chips": chips_of(asked, request.GET, ""),
+            "workers": _worker_rows(self.store, shown, now),
+            "may_stop": may(request, "stop_worker"),
+            **paging(request, following, said),
+        }
+        return self.page(request, "workers.html", _("Workers"), context)
 
     def worker_view(self, request: HttpRequest) -> HttpResponse:
         """Ask something of a worker, which reads it with its next heartbeat."""
@@ -190,6 +264,9 @@ def _list_url() -> str:
 
 # Queues
 
+
+#: So many workers are shown beside the queues; they have a page of their own.
+WORKERS_SHOWN = 10
 
 #: The size of a sparkline, in units of its viewBox.
 WIDTH, HEIGHT = 120, 24
@@ -249,12 +326,18 @@ class QueueAdmin(StatePages, ChannelPages):
         ]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        now = self.store.now()
-        late = late_queues(self.store, now)
+        now, asked = self.store.now(), QueueFilter(request.GET)
+        late, queues, workers = late_queues(self.store, now), Queues(self.store, now), all_workers(self.store)
+        shown, following = page_of(request, asked.chosen(queues, late))
+        said = ngettext("%(number)s queue", "%(number)s queues", len(asked.chosen(queues, late)))
         context = {
-            "rows": [_row(state, now, is_late=state.name in late) for state in queue_states(self.store, now)],
-            "workers": _worker_rows(self.store, now),
+            "filter": asked,
+            "chips": chips_of(asked, request.GET, ""),
+            "rows": [_row(state, now, is_late=state.name in late) for state in queues.states(shown)],
+            "workers": _worker_rows(self.store, _worst_first(workers, now)[:WORKERS_SHOWN], now),
+            "more_workers": max(0, len(workers) - WORKERS_SHOWN),
             "may_pause": may(request, "pause_queue"),
+            **paging(request, following, said % {"number": grouped(len(asked.chosen(queues, late)))}),
             **self.state_context(request, now),
         }
         return self.page(request, "queues.html", _("Queues"), {**context, **(extra_context or {})})
@@ -270,8 +353,9 @@ class QueueAdmin(StatePages, ChannelPages):
         ) % {"queue": name}
 
         def do() -> Reply:
-            if pause(queue, request.user.get_username()) and (row := self._paused(queue)):
-                return Reply(_("Queue %(queue)s is paused.") % {"queue": name}, logged=_("Paused."), of=row)
+            if pause_queues(self.store, [queue], *who_and_why(request)) and (row := self._paused(queue)):
+                told = _("Queue %(queue)s is paused.") % {"queue": name}
+                return Reply(told, logged=_("Paused."), of=row, is_recorded=True)
             return Reply(_("Queue %(queue)s was already paused.") % {"queue": name}, did=False)
 
         title = _("Pause %(queue)s?") % {"queue": name}
@@ -284,8 +368,9 @@ class QueueAdmin(StatePages, ChannelPages):
 
         def do() -> Reply:
             row = self._paused(queue)
-            if row is not None and resume(queue):
-                return Reply(_("Queue %(queue)s is resumed.") % {"queue": name}, logged=_("Resumed."), of=row)
+            if row is not None and resume_queues(self.store, [queue], *who_and_why(request)):
+                told = _("Queue %(queue)s is resumed.") % {"queue": name}
+                return Reply(told, logged=_("Resumed."), of=row, is_recorded=True)
             return Reply(_("Queue %(queue)s is not paused.") % {"queue": name}, did=False)
 
         title, said = _("Resume %(queue)s?"), _("Workers will claim from %(queue)s again.")
@@ -304,7 +389,7 @@ def _row(state: QueueState, now: datetime, *, is_late: bool) -> QueueRow:
         name=visible(state.name),
         url=f"{reverse('admin:delayedq_message_changelist')}?{name}",
         is_pausable=state.is_pausable,
-        state=_state(state, is_late=is_late),
+        state=_state_of(state.name, state.paused, state.workers, is_late=is_late),
         paused=_paused_words(state.paused, now),
         pause_url=f"{reverse('admin:delayedq_pausedqueue_pause')}?{name}",
         resume_url=f"{reverse('admin:delayedq_pausedqueue_resume')}?{name}",
@@ -325,12 +410,16 @@ def _paused_words(paused: PausedQueue | None, now: datetime) -> str:
     return _("paused by %(name)s %(time)s") % {"name": visible(paused.paused_by), "time": at}
 
 
-def _state(state: QueueState, *, is_late: bool) -> str:
-    if state.paused is not None:
+def _state(queues: Queues, name: str, *, is_late: bool) -> str:
+    return _state_of(name, queues.paused.get(name), queues.workers_of(name), is_late=is_late)
+
+
+def _state_of(name: str, paused: PausedQueue | None, workers: int, *, is_late: bool) -> str:
+    if paused is not None:
         return "paused"
-    if not state.is_pausable:
+    if not is_pausable(name):
         return "polled by code"
-    if not state.workers:
+    if not workers:
         return "no live worker"
     return "late" if is_late else "served"
 
@@ -352,10 +441,14 @@ def points(counts: Sequence[int], top: int) -> str:
     return " ".join(f"{number * step:.1f},{HEIGHT - 1 - count * scale:.1f}" for number, count in enumerate(counts))
 
 
-def _worker_rows(store: Store, now: datetime) -> list[WorkerRow]:
-    workers = all_workers(store)
+def _worker_rows(store: Store, workers: Sequence[Worker], now: datetime) -> list[WorkerRow]:
     current = current_messages(store, workers)
     return [_worker_row(worker, current[worker.name], now) for worker in workers]
+
+
+def _worst_first(workers: Sequence[Worker], now: datetime) -> list[Worker]:
+    """Those that are silent or have problems first; by name among them."""
+    return sorted(workers, key=lambda worker: (is_alive(worker, now) and not worker.problems, worker.name))
 
 
 def _served(worker: Worker) -> str:

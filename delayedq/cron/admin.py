@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
+from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.models import LogEntry
 from django.core.exceptions import ImproperlyConfigured
@@ -15,20 +16,35 @@ from django.http import Http404, HttpResponseRedirect
 from django.urls import path, reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
-from django.utils.translation import pgettext
+from django.utils.translation import gettext_lazy, ngettext, pgettext
 
 from delayedq import schedules
-from delayedq.admin.ask import Ask, AskingAdmin, Reply
+from delayedq.admin.ask import Ask, AskingAdmin, Reply, who_and_why
 from delayedq.admin.base import may, visible
+from delayedq.admin.choices import WithSuggestions
+from delayedq.admin.filters import ANY, ListFilter
+from delayedq.admin.lists import PER_PAGE, chips_of, paging, skipped_in
+from delayedq.admin.marks import STATES
 from delayedq.admin.moments import when
+from delayedq.core.bounds import NAME_LENGTH
 from delayedq.cron.admin_form import ScheduleForm, is_editable
 from delayedq.cron.beat import SETTINGS
 from delayedq.cron.definitions import definitions
-from delayedq.cron.operator import changes, describe, named_schedule, page_of_schedules, recorded, zone_of
+from delayedq.cron.operator import (
+    SchedulePage,
+    ScheduleSelection,
+    changes,
+    describe,
+    named_schedule,
+    page_of_schedules,
+    recorded,
+    zone_of,
+)
 from delayedq.cron.reading import last_ticks
 from delayedq.exceptions import DelayedQError
 from delayedq.models import CronSchedule
-from delayedq.operations.wording import both, exact, span
+from delayedq.operations.wording import both, exact, grouped, span
+from delayedq.tasks import registered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -161,11 +177,23 @@ def _time(moment: datetime, zone: tzinfo) -> str:
 # Schedules
 
 
-#: Schedules on a page of the list.
-PER_PAGE = 50
+class ScheduleFilter(ListFilter):
+    q = forms.CharField(label=gettext_lazy("Name has"), required=False, max_length=NAME_LENGTH)
+    kind = forms.CharField(label=gettext_lazy("Task"), required=False, max_length=NAME_LENGTH, widget=WithSuggestions())
+    state = forms.ChoiceField(
+        label=gettext_lazy("State"),
+        required=False,
+        choices=[ANY, ("enabled", gettext_lazy("enabled")), ("disabled", STATES["disabled"])],
+    )
 
-#: Digits of the number of a page.
-DIGITS = 7
+    def selection(self) -> ScheduleSelection | None:
+        """None: what was given is not valid."""
+        if not self.is_valid():
+            return None
+        given = self.cleaned_data
+        return ScheduleSelection(
+            given["q"], given["kind"], {"": None}.get(given["state"], given["state"] == "disabled")
+        )
 
 
 @admin.register(CronSchedule)
@@ -191,14 +219,21 @@ class ScheduleAdmin(AskingAdmin):
         ]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        now, number = self.store.now(), request.GET.get("page", "")
-        page = int(number) if number.isdecimal() and len(number) <= DIGITS else 0
-        found = page_of_schedules(self.store, self._settings(request), now, page * PER_PAGE, PER_PAGE)
+        now, first, asked = self.store.now(), skipped_in(request), ScheduleFilter(request.GET)
+        asked.fields["kind"].widget.names = sorted(registered)
+        selection, found = asked.selection(), SchedulePage([], 0)
+        if selection is not None:
+            found = page_of_schedules(self.store, self._settings(request), now, first, PER_PAGE, selection)
+        said = ngettext("%(number)s schedule", "%(number)s schedules", found.total)
         context = {
+            "filter": asked,
+            "chips": chips_of(asked, request.GET, ""),
             "rows": [row_of(known, now) for known in found.schedules],
-            "total": found.total,
-            "page": page,
-            "next_page": page + 1 if (page + 1) * PER_PAGE < found.total else None,
+            **paging(
+                request,
+                first + PER_PAGE if first + PER_PAGE < found.total else None,
+                said % {"number": grouped(found.total)},
+            ),
             "add_url": reverse("admin:delayedq_cronschedule_add") if may(request, "edit_schedule") else "",
         }
         return self.page(request, "schedules.html", _("Cron schedules"), {**context, **(extra_context or {})})
@@ -289,7 +324,7 @@ class ScheduleAdmin(AskingAdmin):
     ) -> HttpResponse | None:
         name = form.cleaned_data["name"]
         try:
-            recorded(name, verb, change, request.user.get_username())
+            recorded(name, verb, change, *who_and_why(request))
         except DelayedQError as error:
             form.add_error(None, visible(str(error)))
             return None
@@ -318,9 +353,9 @@ class ScheduleAdmin(AskingAdmin):
         def do() -> Reply:
             with transaction.atomic(using=self.store.alias), transaction.atomic(using=router.db_for_write(LogEntry)):
                 self._log(request, name, _("Deleted."))
-                recorded(name, "Delete", lambda: schedules.delete(name), request.user.get_username())
+                recorded(name, "Delete", lambda: schedules.delete(name), *who_and_why(request))
             back = reverse("admin:delayedq_cronschedule_changelist")
-            return Reply(_("Schedule %(name)s is deleted.") % given, logged=None, back=back)
+            return Reply(_("Schedule %(name)s is deleted.") % given, logged=None, back=back, is_recorded=True)
 
         ask = self._asked(name, _("Delete the schedule"), _("Delete %(name)s?") % given, said, _("Keep it"))
         return self.ask(request, ask._replace(is_destructive=True), do)
@@ -346,8 +381,10 @@ class ScheduleAdmin(AskingAdmin):
         said = _("Its future ticks will be taken back, and no more will be placed until it is enabled again.")
 
         def do() -> Reply:
-            recorded(name, "Disable", lambda: schedules.disable(name), request.user.get_username())
-            return Reply(_("Schedule %(name)s is disabled.") % given, logged=_("Disabled."), of=self._row(name))
+            recorded(name, "Disable", lambda: schedules.disable(name), *who_and_why(request))
+            return Reply(
+                _("Schedule %(name)s is disabled.") % given, logged=_("Disabled."), of=self._row(name), is_recorded=True
+            )
 
         return self.ask(request, self._asked(name, _("Disable the schedule"), title, said, _("Leave it enabled")), do)
 
@@ -358,8 +395,10 @@ class ScheduleAdmin(AskingAdmin):
         title, said = _("Enable %(name)s?") % given, _("Its ticks will be placed again, from now on.")
 
         def do() -> Reply:
-            recorded(name, "Enable", lambda: schedules.enable(name), request.user.get_username())
-            return Reply(_("Schedule %(name)s is enabled.") % given, logged=_("Enabled."), of=self._row(name))
+            recorded(name, "Enable", lambda: schedules.enable(name), *who_and_why(request))
+            return Reply(
+                _("Schedule %(name)s is enabled.") % given, logged=_("Enabled."), of=self._row(name), is_recorded=True
+            )
 
         return self.ask(request, self._asked(name, _("Enable the schedule"), title, said, _("Leave it disabled")), do)
 

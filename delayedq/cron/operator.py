@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
+    from django.db.models import QuerySet
+
     from delayedq.cron.definitions import Definition
     from delayedq.cron.reading import LastTick
     from delayedq.store.base import Store
@@ -170,16 +172,51 @@ class SchedulePage(NamedTuple):
     total: int
 
 
+class ScheduleSelection(NamedTuple):
+    """Which schedules: `text` is in their name, `kind` is the path of their task, `is_disabled` (by hand, or in the
+    settings). What is not given selects all.
+    """
+
+    text: str = ""
+    kind: str = ""
+    is_disabled: bool | None = None
+
+    def names(self, definitions: Mapping[str, Definition], disabled: set[str]) -> list[str]:
+        """Those of the settings that are selected, in their order. `disabled`: by hand."""
+        return [
+            name
+            for name, one in definitions.items()
+            if self.text.casefold() in name.casefold()
+            and self.kind in {"", one.offer.kind}
+            and self.is_disabled in {None, not one.enabled or name in disabled}
+        ]
+
+    def rows(self, rows: QuerySet[CronSchedule]) -> QuerySet[CronSchedule]:
+        """Those of the others that are selected."""
+        if self.text:
+            rows = rows.filter(name__icontains=self.text)
+        if self.kind:
+            rows = rows.filter(definition__contains=f'"task":{json.dumps(self.kind)}')
+        if self.is_disabled is not None:
+            rows = rows.filter(definition__isnull=False, disabled_at__isnull=not self.is_disabled)
+        return rows
+
+
 def page_of_schedules(
-    store: Store, definitions: Mapping[str, Definition], now: datetime, first: int = 0, count: int = ALL
+    store: Store,
+    definitions: Mapping[str, Definition],
+    now: datetime,
+    first: int = 0,
+    count: int = ALL,
+    selection: ScheduleSelection = ScheduleSelection(),  # noqa: B008 - a constant
 ) -> SchedulePage:
     """Those of the settings in their order, then the others by name: `count` of them, from number `first` (0) on.
 
-    At most 6 statements, whatever there is.
+    At most 7 statements, whatever there is.
     """
-    names = list(definitions)
+    names = selection.names(definitions, disabled_by_hand(store) if selection.is_disabled is not None else set())
     rows = CronSchedule.objects.using(store.alias).filter(owner=SETTINGS)
-    others = rows.exclude(name__in=names).order_by("name")
+    others = selection.rows(rows.exclude(name__in=list(definitions))).order_by("name")
     chosen = names[first : first + count]
     found = {row.name: row for row in rows.filter(name__in=chosen)} if chosen else {}
     wanted = [found.get(name) or CronSchedule(owner=SETTINGS, name=name) for name in chosen]
@@ -251,7 +288,7 @@ def _following(row: CronSchedule, definition: Definition | None, now: datetime) 
 SCHEDULE = gettext_noop("schedule")
 
 
-def recorded[R](name: str, verb: str, change: Callable[[], R], made_by: str = "") -> R:
+def recorded[R](name: str, verb: str, change: Callable[[], R], made_by: str = "", why: str = "") -> R:
     """Do `change`, which is about the schedule of this name, and record it, both or neither."""
     store = default_store()
     with transaction.atomic(using=store.alias):
@@ -259,7 +296,7 @@ def recorded[R](name: str, verb: str, change: Callable[[], R], made_by: str = ""
         result = change()
         after, new_id = _state(store, name)
         if before != after:
-            edit = begin(store, SCHEDULE, f"{verb} schedule {name}", made_by)
+            edit = begin(store, SCHEDULE, f"{verb} schedule {name}", made_by, why)
             EditedMessage.objects.using(store.alias).create(
                 edit=edit, message_id=id_ or new_id, generation=0, before=json.dumps(before), after=json.dumps(after)
             )

@@ -33,6 +33,7 @@ from delayedq.desk.frames import asked_queue, framed, go, link
 from delayedq.desk.models import Comment, DeskQueue
 from delayedq.desk.options import Mode
 from delayedq.desk.rules import active_users
+from delayedq.desk.typed import typed_in
 from delayedq.exceptions import CannotRun
 from delayedq.store import store_for
 from delayedq.tasks import task_at
@@ -360,6 +361,7 @@ def _page(request: HttpRequest, site: Any, item: Item, status: int = 200, **give
         "forms": forms,
         "refused": refused,
         "error": _said(forms[refused]) if refused not in {"", *offered} else "",
+        "typed": typed_in(forms[refused]) if refused not in {"", *offered} else [],
     }
     return framed(request, site, "item", context, status)
 

@@ -11,6 +11,7 @@ from django.contrib.auth.decorators import login_required
 from django.urls import path
 
 from delayedq.desk import item_pages, views
+from delayedq.desk.typed import keeps_typed
 
 if TYPE_CHECKING:
     from django.urls import URLPattern
@@ -32,7 +33,8 @@ def pages(site: Any = None) -> list[URLPattern]:
         "file": ("<int:pk>/file/<int:comment>/", item_pages.attached),
         "act": ("<int:pk>/<slug:verb>/", item_pages.act),
     }
-    return [path(route, guarded(view), {"site": site}, name=name) for name, (route, view) in routes.items()]
+    views_ = {name: guarded(view) for name, (_, view) in routes.items()} | {"act": keeps_typed(guarded, item_pages.act)}
+    return [path(route, views_[name], {"site": site}, name=name) for name, (route, _) in routes.items()]
 
 
 app_name = "delayedq_desk"

@@ -6,14 +6,20 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from django import forms
 from django.contrib import admin, messages
 from django.http import Http404
 from django.urls import path, reverse
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from delayedq.admin.ask import Ask, AskingAdmin, Reply
 from delayedq.admin.base import may, visible
-from delayedq.flows.operator import explain_step, latest_flows, steps_of
+from delayedq.admin.filters import ANY, ListFilter
+from delayedq.admin.lists import PER_PAGE, chips_of, paging
+from delayedq.admin.marks import STATES
+from delayedq.core.bounds import NAME_LENGTH
+from delayedq.flows.operator import FlowPage, explain_step, page_of_flows, steps_of
 from delayedq.flows.result import cancel_flow, retry_flow
 from delayedq.flows.rules import HEIGHT, WIDTH, FlowState, picture
 from delayedq.models import Flow, FlowMember, Message
@@ -28,8 +34,6 @@ if TYPE_CHECKING:
 
     from delayedq.flows.operator import SeenStep
 
-#: The list shows this many flows on a page.
-PER_PAGE = 50
 #: Characters of a name that fit into a box.
 FITS = 24
 
@@ -50,6 +54,15 @@ class StepRow(NamedTuple):
     y: int
 
 
+class FlowFilter(ListFilter):
+    q = forms.CharField(label=gettext_lazy("Name has"), required=False, max_length=NAME_LENGTH)
+    state = forms.ChoiceField(
+        label=gettext_lazy("State"),
+        required=False,
+        choices=[ANY, *((one.value, STATES[one.value]) for one in FlowState)],
+    )
+
+
 @admin.register(Flow)
 class FlowAdmin(AskingAdmin):
     def get_urls(self) -> list[URLPattern]:
@@ -57,15 +70,18 @@ class FlowAdmin(AskingAdmin):
         return [path("<int:flow_id>/<str:verb>/now/", view, name="delayedq_flow_act"), *super().get_urls()]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """The latest flows first; `before`: continue with those before this id."""
+        """The latest flows first; `after`: continue with those before this id."""
         self.demand_view(request)
-        before = id_in(request.GET.get("before", ""))
-        found = latest_flows(self.store, before, PER_PAGE + 1)
+        asked, found = FlowFilter(request.GET), FlowPage([], None)
+        if asked.is_valid():
+            given = asked.cleaned_data
+            found = page_of_flows(self.store, id_in(request.GET.get("after", "")), PER_PAGE, given["q"], given["state"])
         context = {
-            "rows": [(one, visible(one.flow.name), one.flow.state) for one in found[:PER_PAGE]],
-            "next": found[PER_PAGE - 1].flow.pk if len(found) > PER_PAGE else None,
-            "is_first": before is None,
+            "filter": asked,
+            "chips": chips_of(asked, request.GET, ""),
+            "rows": [(one, visible(one.flow.name), one.flow.state) for one in found.flows],
             "now": self.store.now(),
+            **paging(request, found.following, reached=f"#{found.following}" if found.is_cut else ""),
         }
         return self.page(request, "flows.html", _("Flows"), {**context, **(extra_context or {})})
 

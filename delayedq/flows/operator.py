@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.db.models import Count
 from django.utils.translation import gettext as _
 
-from delayedq.flows.rules import OPEN, RESULT, StepState, critical_path, number_of, numbers, step_id
+from delayedq.flows.rules import OPEN, RESULT, FlowState, StepState, critical_path, number_of, numbers, step_id
 from delayedq.models import Flow, FlowMember, FlowStep
 from delayedq.operations.wording import grouped
 
@@ -37,10 +37,38 @@ class SeenStep(NamedTuple):
     is_critical: bool
 
 
-def latest_flows(store: Store, before: int | None = None, limit: int = 50) -> list[SeenFlow]:
-    """The latest flows first; those before this id, if it is given."""
+#: A page of flows that are chosen by name or state looks at this many of the latest.
+SEARCHED = 50_000
+
+
+class FlowPage(NamedTuple):
+    """`following`: the id before which the next page begins, None: there is none. `is_cut`: no more than SEARCHED flows
+    were looked at.
+    """
+
+    flows: list[SeenFlow]
+    following: int | None
+    is_cut: bool = False
+
+
+def page_of_flows(store: Store, before: int | None, limit: int, text: str = "", state: str = "") -> FlowPage:
+    """The latest flows first, those before this id. `text`: has their name. `state`: a FlowState, "" for all."""
     rows = Flow.objects.using(store.alias).order_by("-id")
-    flows = list((rows if before is None else rows.filter(id__lt=before))[:limit])
+    rows = rows if before is None else rows.filter(id__lt=before)
+    lowest = None
+    if text or state:
+        lowest = (rows.values_list("id", flat=True).first() or 0) - SEARCHED
+        rows = rows.filter(id__gt=lowest, name__icontains=text)
+    if state:
+        rows = rows.filter(outcome="" if state == FlowState.RUNNING else state)
+    found = _seen(store, list(rows[: limit + 1]))
+    if len(found) > limit:
+        return FlowPage(found[:limit], found[limit - 1].flow.pk)
+    is_cut = lowest is not None and lowest > 0
+    return FlowPage(found, lowest + 1 if lowest is not None and is_cut else None, is_cut)
+
+
+def _seen(store: Store, flows: list[Flow]) -> list[SeenFlow]:
     steps = FlowStep.objects.using(store.alias).filter(flow_id__in=[flow.pk for flow in flows])
     counted: dict[int, list[int]] = {}
     for flow_id, state, count in steps.values_list("flow_id", "state").annotate(number=Count("id")):

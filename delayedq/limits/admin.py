@@ -14,6 +14,8 @@ from django.utils.translation import gettext_lazy
 from delayedq import limits
 from delayedq.admin.ask import Ask, AskingAdmin, Reply
 from delayedq.admin.base import may, visible
+from delayedq.admin.filters import ListFilter
+from delayedq.admin.lists import chips_of, paging
 from delayedq.admin.moments import when
 from delayedq.core.bounds import NAME_LENGTH, is_storable
 from delayedq.cron.admin_form import Duration
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from delayedq.limits.rules import Limit
 
 
-class ChannelFilter(forms.Form):
+class ChannelFilter(ListFilter):
     q = forms.CharField(label=gettext_lazy("Channel"), required=False, strip=False, max_length=NAME_LENGTH)
     queue = forms.CharField(label=gettext_lazy("Queue"), required=False, strip=False, max_length=NAME_LENGTH)
     kind = forms.CharField(label=gettext_lazy("Task"), required=False, strip=False, max_length=NAME_LENGTH)
@@ -123,16 +125,14 @@ class ChannelPages(AskingAdmin):
         if given is not None:
             named = {"queue": given["queue"], "kind": given["kind"], "name": given["q"] or None}
             found = page_of_channels(self.store, now, after=request.GET.get("after", ""), **named)
-        query = urlencode({name: value for name, value in (given or {}).items() if value})
         context = {
             "now": now,
             "filter": asked,
             "is_wrong": given is None,
             "limits": [_limit_row(request, one, now) for one in scopes_now(self.store, now)],
             "channels": [_channel_row(request, one, now) for one in found.channels] if found else [],
-            "query": query,
-            "is_first": "after" not in request.GET,
-            "next": found.following if found else "",
+            "chips": chips_of(asked, request.GET, ""),
+            **paging(request, found.following if found else ""),
             "may_change": may(request, "pause_queue") or may(request, "set_limit"),
         }
         return self.page(request, "channels.html", _("Channels and limits"), context)

@@ -15,7 +15,8 @@ from delayedq.limits.rules import Rate
 from delayedq.limits.setting import check_scope
 from delayedq.management.arguments import age
 from delayedq.management.queues import near, told_paused, told_resumed
-from delayedq.management.telling import add_json, tell
+from delayedq.management.telling import add_by, add_json, operator, tell
+from delayedq.operations.acts import note
 from delayedq.operations.wording import both, grouped, printable
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def add_channels(parser: ArgumentParser) -> None:
         verb.add_argument("--backend", metavar="NAME", help="In the database of this backend of TASKS.")
         if name != "list":
             verb.add_argument("scope", metavar="NAME", help="A queue, the path of a task, or a shared limit.")
+            add_by(verb)
         verb.add_argument("--channel", default="", help="Only this channel.")
         add_json(verb)
         if name == "pause":
@@ -73,6 +75,8 @@ def run_channels(store: Store, out: OutputWrapper, options: dict[str, Any]) -> N
         did, said = _change(store, options)
     except (InvalidLimit, InvalidMessage) as error:
         raise CommandError(str(error)) from None
+    if did:
+        note(store, said, operator(options))
     about = {"scope": options["scope"], "channel": options["channel"], "verb": options["verb"]}
     tell(out, options, said, {**about, "changed": did, "said": said})
 

@@ -36,6 +36,7 @@ from delayedq.operations.sending import by_name
 from delayedq.operations.timeline import ran_for, records_in, timeline
 from delayedq.operations.wording import both, exact, printable
 from delayedq.steps.store import recorded_steps
+from delayedq.store.operator import Position
 from delayedq.store.progress import read_progress
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from delayedq.operations.browsing import Page
     from delayedq.operations.counting import Count
     from delayedq.store.base import Store
-    from delayedq.store.operator import Position
 
     AnyMessage = Message | FinishedMessage
 
@@ -167,7 +167,7 @@ def _ended(store: Store, options: dict[str, Any], now: datetime) -> Listed:
 
 
 def _first[Row: (Message, FinishedMessage)](
-    page: Page[Row], following: Callable[[Position], Page[Row]], limit: int
+    page: Page[Row], following: Callable[[Any], Page[Row]], limit: int
 ) -> tuple[list[Row], datetime | None]:
     """The first rows of this page and of those that follow, each once; and where the look stopped at its bound.
 
@@ -181,7 +181,7 @@ def _first[Row: (Message, FinishedMessage)](
             break
         page = following(page.after)
     is_cut = page.is_cut and page.after is not None and len(found) < limit
-    return list(found.values())[:limit], page.after.at if is_cut and page.after else None
+    return list(found.values())[:limit], page.after.at if is_cut and isinstance(page.after, Position) else None
 
 
 def _cells(one: AnyMessage, state: str, *others: str) -> list[str]:

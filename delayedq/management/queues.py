@@ -11,9 +11,10 @@ from django.utils.translation import gettext as _
 
 from delayedq.exceptions import InvalidQueue
 from delayedq.management.backends import chosen_store
-from delayedq.management.telling import add_json, tell
+from delayedq.management.telling import add_by, add_json, operator, tell
 from delayedq.models import PausedTask
-from delayedq.operations.pauses import check_name, pause, pause_all, pause_task, resume, resume_all, resume_task
+from delayedq.operations.acts import pause_one_task, pause_queues, resume_one_task, resume_queues
+from delayedq.operations.pauses import check_name
 from delayedq.operations.wording import grouped, printable
 from delayedq.store.protocol import BARE
 from delayedq.tasks import registered
@@ -96,28 +97,29 @@ def add_pause(verb: str, parser: ArgumentParser) -> None:
     which.add_argument("--all", action="store_true", help="All queues of tasks that are known now.")
     if verb == "pause":
         parser.add_argument("--new", action="store_true", help="Also a queue that nobody knows so far.")
+    add_by(parser)
     add_json(parser)
 
 
 def run_pause(out: OutputWrapper, options: dict[str, Any]) -> None:
     """Raises CommandError for a queue or task that nobody knows, with a near name."""
     store, backends = chosen_store(options["backend"])
-    queue, task = options["queue"], options["task"]
+    queue, task, by = options["queue"], options["task"], operator(options)
     if queue is not None:
-        did = _pause_queue(store, backends, queue, is_new=options["new"])
+        did = _pause_queue(store, backends, queue, by, is_new=options["new"])
         told, changed = told_paused(queue, did), [queue] if did else []
     elif task is not None:
         if task not in registered:
             raise CommandError(_("There is no task %(name)r") % {"name": task} + near(task, {*registered}))
-        did = pause_task(task, store=store)
+        did = pause_one_task(store, task, by)
         told, changed = told_paused(task, did), [task] if did else []
     else:
-        changed = pause_all(store=store)
+        changed = pause_queues(store, None, by)
         told = _("Paused: %(names)s.") % {"names": _listed(changed)}
     tell(out, options, told, {"paused": changed})
 
 
-def _pause_queue(store: Store, backends: Sequence[DelayedQBackend], queue: str, *, is_new: bool) -> bool:
+def _pause_queue(store: Store, backends: Sequence[DelayedQBackend], queue: str, by: str, *, is_new: bool) -> bool:
     """`is_new`: nobody needs to know it, if a backend takes any queue."""
     try:
         check_name(queue)
@@ -125,7 +127,7 @@ def _pause_queue(store: Store, backends: Sequence[DelayedQBackend], queue: str, 
         if queue not in known and not (is_new and takes_any(backends)):
             hint = " " + _("To pause it all the same, add --new.") if takes_any(backends) else ""
             raise CommandError(_("There is no queue %(name)r") % {"name": queue} + near(queue, known) + hint)
-        return pause(queue, store=store)
+        return bool(pause_queues(store, [queue], by))
     except InvalidQueue as error:
         raise CommandError(str(error)) from None
 
@@ -133,12 +135,12 @@ def _pause_queue(store: Store, backends: Sequence[DelayedQBackend], queue: str, 
 def run_resume(out: OutputWrapper, options: dict[str, Any]) -> None:
     """Raises CommandError for a queue or task that is not paused."""
     store, _backends = chosen_store(options["backend"])
-    queue, task = options["queue"], options["task"]
+    queue, task, by = options["queue"], options["task"], operator(options)
     if queue is None and task is None:
-        changed = resume_all(store)
+        changed = resume_queues(store, None, by)
         tell(out, options, _("Resumed: %(names)s.") % {"names": _listed(changed)}, {"resumed": changed})
         return
-    if not (resume(queue, store=store) if task is None else resume_task(task, store)):
+    if not (resume_queues(store, [queue], by) if task is None else resume_one_task(store, task, by)):
         raise CommandError(_not_paused(store, queue, task))
     name = queue if task is None else task
     tell(out, options, told_resumed(name), {"resumed": [name]})

@@ -25,6 +25,10 @@ class Migration(migrations.Migration):
                 ("undone_by", models.CharField(blank=True, default="", help_text="As made_by.", max_length=200)),
                 ("changed", models.IntegerField(default=0, help_text="How many messages.")),
                 ("skipped", models.IntegerField(default=0, help_text="How many were running, or had ended.")),
+                (
+                    "why",
+                    models.CharField(blank=True, db_default="", help_text="As who did it has said.", max_length=500),
+                ),
             ],
             options={
                 "verbose_name": "edit",

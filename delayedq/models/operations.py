@@ -9,6 +9,9 @@ from django.utils.translation import gettext_lazy as _
 
 from delayedq.core.bounds import NAME_LENGTH
 
+#: Characters of a reason.
+WHY_LENGTH = 500
+
 
 class PausedQueue(models.Model):
     """A queue from which workers claim nothing. The row exists while it is paused."""
@@ -72,7 +75,10 @@ class Worker(models.Model):
 
 
 class Edit(models.Model):
-    """What an operator did to many messages at once. Undo changes only those that still are as this left them."""
+    """What an operator did: to many messages at once, to queues, tasks, schedules, limits or workers.
+
+    Undo changes only what still is as this left it.
+    """
 
     id = models.BigAutoField(primary_key=True)
     action = models.CharField(max_length=NAME_LENGTH)
@@ -84,6 +90,7 @@ class Edit(models.Model):
     undone_by = models.CharField(max_length=NAME_LENGTH, blank=True, default="", help_text="As made_by.")
     changed = models.IntegerField(default=0, help_text="How many messages.")
     skipped = models.IntegerField(default=0, help_text="How many were running, or had ended.")
+    why = models.CharField(max_length=WHY_LENGTH, blank=True, db_default="", help_text="As who did it has said.")
 
     class Meta:
         verbose_name = _("edit")

@@ -53,10 +53,17 @@ def listed[Row: (Message, FinishedMessage)](messages: QuerySet[Row]) -> QuerySet
     return messages.defer(*LARGE).annotate(payload_start=Left("payload", PAYLOAD_START))
 
 
+class KeyPosition(NamedTuple):
+    """A place among messages in the order of their keys (by code points), and of their ids if they share a key."""
+
+    key: str
+    id: int
+
+
 class Page[Row](NamedTuple):
     rows: list[Row]
     #: The position after which the next page begins; None on the last page.
-    after: Position | None
+    after: Position | KeyPosition | None
     #: The scan stopped at its depth: further on there may be more, though this page is not full.
     is_cut: bool = False
 
@@ -139,22 +146,35 @@ def find_live(store: Store, text: str) -> list[Message]:
     return list((found | _by_id(messages, text)).values())
 
 
-def by_key(store: Store, text: str, selection: Selection) -> list[Message]:
-    """Of a selection, the message with this id, those with this key, then up to PAGE + 1 whose keys begin so."""
-    chosen = listed(selection.messages(store.alias))
-    found = _by_id(chosen, text)
-    for messages in key_ranges(store, text, chosen):
-        if len(found) <= PAGE:
-            found |= {row.pk: row for row in messages[: PAGE + 1]}
-    id_ = id_in(text)
-    return sorted(found.values(), key=lambda row: (row.pk != id_, row.key != text, row.key or "", row.pk))
+def by_key(store: Store, text: str, selection: Selection, after: KeyPosition | None = None) -> list[Message]:
+    """Of a selection, the message with this id, then up to PAGE + 1 whose keys begin so, from a position on.
+
+    They are in the order of keys: that with exactly this key is the first.
+    """
+    chosen, id_ = listed(selection.messages(store.alias)), id_in(text)
+    named = [] if after else [*_by_id(chosen, text).values()]
+    found: list[Message] = []
+    for messages in key_ranges(store, text, chosen if id_ is None else chosen.exclude(pk=id_), after and after.key):
+        found += messages[: PAGE + 2]
+    found.sort(key=_key_position)
+    return [*named, *[row for row in found if after is None or _key_position(row) > after][: PAGE + 1]]
 
 
-def key_ranges(store: Store, prefix: str, messages: QuerySet[Message]) -> Iterator[QuerySet[Message]]:
-    """Those of these messages whose keys begin so: for each kind, one range of the index of keys, in its order."""
+def _key_position(row: Message) -> KeyPosition:
+    return KeyPosition(row.key or "", row.pk)
+
+
+def key_ranges(
+    store: Store, prefix: str, messages: QuerySet[Message], first: str | None = None
+) -> Iterator[QuerySet[Message]]:
+    """Those of these messages whose keys begin so: for each kind, one range of the index of keys, in its order.
+
+    first: a key at which to begin.
+    """
     if len(prefix) > KEY_LENGTH:
         return
     keys = KeyRange.of_prefix(prefix)
+    keys = keys if first is None else keys._replace(first=max(first, keys.first))
     for kind in operator_store(store.alias).keyed_kinds():
         yield messages.filter(kind=kind, key__gte=keys.first, key__lte=keys.last).order_by("kind", "key")
 
@@ -308,7 +328,6 @@ class EndedSelection:
             "outcome": None if self.fingerprint is not None and self.outcome == "failed" else self.outcome,
             "queue": self.queue,
             "kind": self.kind,
-            "key__startswith": self.key,
             "error__icontains": self.error,
             "fingerprint": self.fingerprint,
             "priority": self.priority,
@@ -317,6 +336,8 @@ class EndedSelection:
             "finished_at__lte": self.until,
         }
         ended = FinishedMessage.objects.using(alias)
+        if self.key:  # SQLite's LIKE, by which Django asks how a text begins, takes no account of upper and lower case
+            ended = ended.alias(key_start=Left("key", len(self.key))).filter(key_start=self.key)
         return ended.filter(**{name: value for name, value in asked.items() if value is not None})
 
 
@@ -377,21 +398,25 @@ class SearchResult(NamedTuple):
     messages: list[Message]
     is_cut: bool = False
     by_argument: bool = False
+    #: Where the next page of those with such a key begins.
+    after: KeyPosition | None = None
 
 
-def find(store: Store, text: str, selection: Selection, *, payload: bool = True) -> SearchResult:
+def find(
+    store: Store, text: str, selection: Selection, *, payload: bool = True, after: KeyPosition | None = None
+) -> SearchResult:
     """The messages of a selection that a text may mean: those with this id or key, and whose key begins with it.
 
     If there is none, those with the text in their payload, among the first that are due: a bounded look. With
-    `payload` False, payloads are not looked at.
+    `payload` False, payloads are not looked at. `after`: where a further page begins.
     """
     if not text or not is_storable(text):
         return SearchResult([])
     rest = replace(selection, key=None)
-    found = by_key(store, text, rest)
-    if found:
-        return SearchResult(found[:PAGE], is_cut=len(found) > PAGE)
-    if not payload:
+    if found := by_key(store, text, rest, after):
+        is_cut = len(found) > PAGE
+        return SearchResult(found[:PAGE], is_cut, after=_key_position(found[PAGE - 1]) if is_cut else None)
+    if after is not None or not payload:
         return SearchResult([])
     page = scan_live(store, replace(rest, argument=text), None, MOST_MASKED if masks_anything() else PAGE)
     shown = _that_show(store, [*page.found, *page.beyond], text)

@@ -48,6 +48,9 @@ KEPT_FOR = timedelta(days=30)
 # Values of `Edit.action`.
 RESCHEDULE, CANCEL, RETRY = gettext_noop("reschedule"), gettext_noop("cancel"), gettext_noop("retry")
 
+# Of what is not done to messages: a pause or a resume, and anything else, which has no undo.
+PAUSE, ACT = gettext_noop("pause"), gettext_noop("act")
+
 # Why a message was skipped.
 RUNNING = gettext_noop("running")
 
@@ -99,7 +102,7 @@ class EditProgress(NamedTuple):
     after: int | None
 
 
-def begin(store: Store, action: str, description: str, made_by: str = "") -> Edit:
+def begin(store: Store, action: str, description: str, made_by: str = "", why: str = "") -> Edit:
     """Create an edit that has changed nothing yet; `action` is RESCHEDULE, CANCEL or RETRY.
 
     Also deletes up to 10 edits that are older than KEPT_FOR.
@@ -107,7 +110,7 @@ def begin(store: Store, action: str, description: str, made_by: str = "") -> Edi
     now = store.now()
     edits = Edit.objects.using(store.alias)
     edits.filter(id__in=list(edits.filter(made_at__lt=now - KEPT_FOR).values_list("id", flat=True)[:10])).delete()
-    return edits.create(action=action, description=description, made_by=made_by, made_at=now)
+    return edits.create(action=action, description=description, made_by=made_by, made_at=now, why=why)
 
 
 def reschedule(
@@ -446,13 +449,13 @@ def _discard(store: Store, edit: Edit, as_of: datetime, ids: list[int]) -> Write
 STOP = gettext_noop("stop")
 
 
-def stop(store: Store, message: Message, made_by: str = "") -> Edit | None:
+def stop(store: Store, message: Message, made_by: str = "", why: str = "") -> Edit | None:
     """End a running message as cancelled; None if no worker holds it, or it changed since `message` was read."""
     seen = Seen._make(getattr(message, name) for name in Seen._fields)
     with transaction.atomic(using=store.alias):
         if not operator_store(store.alias).stop([seen]):
             return None
-        edit = begin(store, STOP, f"Stop {message}", made_by)
+        edit = begin(store, STOP, f"Stop {message}", made_by, why)
         EditedMessage.objects.using(store.alias).create(
             edit=edit,
             message_id=message.pk,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from delayedq.operations.browsing import Page, SearchResult, ended_page, find, find_ended, id_in, live_page
+from delayedq.operations.browsing import KeyPosition, Page, SearchResult, ended_page, find, find_ended, id_in, live_page
 from delayedq.operations.counting import LEASED, Count, count_live, counted_ended, counted_live, leased_page
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class LiveList(NamedTuple):
-    """One page, with a count if it is the first. `search`: what a search has found; its single page has no count."""
+    """One page, with a count if it is the first. `search`: what a search has found, on its first page."""
 
     page: Page[Message]
     number: Count | None
@@ -30,11 +30,19 @@ class EndedList(NamedTuple):
     by_id: list[FinishedMessage]
 
 
-def live_list(store: Store, selection: Selection, after: Position | None = None, *, payload: bool = True) -> LiveList:
-    """The page after a position. `selection.key` is a search. `payload` False: it does not look at payloads."""
+def live_list(
+    store: Store, selection: Selection, after: Position | KeyPosition | None = None, *, payload: bool = True
+) -> LiveList:
+    """The page after a position: one among keys where `selection.key` is a search.
+
+    `payload` False: a search does not look at payloads.
+    """
     if selection.key is not None:
-        found = find(store, selection.key, selection, payload=payload)
-        return LiveList(Page(found.messages, None), _number(store, found, selection), found)
+        behind = after if isinstance(after, KeyPosition) else None
+        found = find(store, selection.key, selection, payload=payload, after=behind)
+        page = Page(found.messages, found.after)
+        return LiveList(page, None) if behind else LiveList(page, _number(store, found, selection), found)
+    assert not isinstance(after, KeyPosition)
     if selection.state in LEASED:
         page, number, is_exact = leased_page(store, selection, after)
         return LiveList(page, Count(number, exact=is_exact or None) if after is None else None)

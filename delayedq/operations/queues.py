@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
     from django.db.models import QuerySet
 
-    from delayedq.models import Worker
     from delayedq.operations.counting import Count
     from delayedq.store.base import Store
-    from delayedq.store.protocol import Lane
 
 #: Due and scheduled messages are counted up to MOST over all queues, but at least up to LEAST in each queue.
 MOST, LEAST = 20_000, 100
@@ -59,52 +57,46 @@ class QueueState:
     trend: Trend
 
 
-def queue_states(store: Store, now: datetime) -> list[QueueState]:
-    """The queues that have messages, had one end lately, or are paused, by name. Reads a bounded number of rows."""
-    lanes = store.lanes()
-    paused = {row.queue: row for row in PausedQueue.objects.using(store.alias).all()}
-    workers, past = live_workers(store, now), trends(store, now)
-    names = sorted({*(lane.queue for lane in lanes), *paused, *past})
-    quiet = Trend(next(iter(past.values())).window if past else BACK, [0] * BUCKETS, [0] * BUCKETS)
-    most = max(LEAST, MOST // (2 * max(len(names), 1)))
-    return [
-        _state(
-            store,
-            name,
-            [lane for lane in lanes if lane.queue == name],
-            now,
-            paused.get(name),
-            workers,
-            past.get(name, quiet),
-            most,
+class Queues:
+    """The queues that have messages, had one end lately, or are paused. Only what is asked for is counted."""
+
+    def __init__(self, store: Store, now: datetime) -> None:
+        self._store, self._now = store, now
+        self._lanes, self._workers, self._past = store.lanes(), live_workers(store, now), trends(store, now)
+        self.paused = {row.queue: row for row in PausedQueue.objects.using(store.alias).all()}
+        self.names = sorted({*(lane.queue for lane in self._lanes), *self.paused, *self._past})
+
+    def workers_of(self, name: str) -> int:
+        """How many live workers serve it."""
+        return sum(serves(worker, name) for worker in self._workers)
+
+    def states(self, names: Sequence[str]) -> list[QueueState]:
+        """Of these queues. Reads a bounded number of rows."""
+        window = next(iter(self._past.values())).window if self._past else BACK
+        quiet = Trend(window, [0] * BUCKETS, [0] * BUCKETS)
+        most = max(LEAST, MOST // (2 * max(len(names), 1)))
+        return [self._state(name, self._past.get(name, quiet), most) for name in names]
+
+    def _state(self, name: str, trend: Trend, most: int) -> QueueState:
+        messages, now = Message.objects.using(self._store.alias), self._now
+        each = [messages.filter(queue=name, priority=lane.priority) for lane in self._lanes if lane.queue == name]
+        due, scheduled = [_waiting(lane, now) for lane in each], [lane.filter(scheduled_at__gt=now) for lane in each]
+        return QueueState(
+            name=name,
+            is_pausable=is_pausable(name),
+            paused=self.paused.get(name),
+            due=bounded(due, _waiting(messages.filter(queue=name), now), most),
+            scheduled=bounded(scheduled, messages.filter(queue=name, scheduled_at__gt=now), most),
+            oldest=min(_oldest(due), default=None),
+            workers=self.workers_of(name),
+            trend=trend,
         )
-        for name in names
-    ]
 
 
-def _state(
-    store: Store,
-    name: str,
-    lanes: Sequence[Lane],
-    now: datetime,
-    paused: PausedQueue | None,
-    workers: Sequence[Worker],
-    trend: Trend,
-    most: int,
-) -> QueueState:
-    messages = Message.objects.using(store.alias)
-    each = [messages.filter(queue=name, priority=lane.priority) for lane in lanes]
-    due, scheduled = [_waiting(lane, now) for lane in each], [lane.filter(scheduled_at__gt=now) for lane in each]
-    return QueueState(
-        name=name,
-        is_pausable=is_pausable(name),
-        paused=paused,
-        due=bounded(due, _waiting(messages.filter(queue=name), now), most),
-        scheduled=bounded(scheduled, messages.filter(queue=name, scheduled_at__gt=now), most),
-        oldest=min(_oldest(due), default=None),
-        workers=sum(serves(worker, name) for worker in workers),
-        trend=trend,
-    )
+def queue_states(store: Store, now: datetime) -> list[QueueState]:
+    """All of them, by name."""
+    queues = Queues(store, now)
+    return queues.states(queues.names)
 
 
 def _waiting(messages: QuerySet[Message], now: datetime) -> QuerySet[Message]:

@@ -107,7 +107,9 @@ def _of_type[T](form: type[T], name: str, arguments: Mapping[str, Any]) -> T:
 
 
 # Edits
-def edit_arguments(store: Store, message: Message, arguments: Mapping[str, Any], made_by: str = "") -> Edit | None:
+def edit_arguments(
+    store: Store, message: Message, arguments: Mapping[str, Any], made_by: str = "", why: str = ""
+) -> Edit | None:
     """Give a waiting message other arguments; None if it runs, ended, or changed since `message` was read.
 
     `arguments`: JSON values by name, all of them. Raises what `offer_of` raises, and UnknownTask.
@@ -119,7 +121,7 @@ def edit_arguments(store: Store, message: Message, arguments: Mapping[str, Any],
     with transaction.atomic(using=store.alias):
         if not operator_store(store.alias).rewrite([Rewrite(seen, message.payload, payload)]):
             return None
-        edit = begin(store, ARGUMENTS, f"Edit the arguments of {message}", made_by)
+        edit = begin(store, ARGUMENTS, f"Edit the arguments of {message}", made_by, why)
         place = place_of(seen) | {"attempt": seen.attempt}
         before, after = (json.dumps(place | {"payload": text}) for text in (message.payload, payload))
         EditedMessage.objects.using(store.alias).create(
@@ -168,7 +170,7 @@ def is_sendable(task: Task[..., Any], store: Store) -> bool:
     return backend_store is not None and backend_store.alias == store.alias
 
 
-def send(store: Store, sending: Sending, made_by: str = "") -> Sent:
+def send(store: Store, sending: Sending, made_by: str = "", why: str = "") -> Sent:
     """Store the message, by the backend of its task. Raises what `Task.schedule_at` raises, and CannotRun.
 
     Raises InvalidMessage for a key that a live message has, and for a task of another database.
@@ -185,13 +187,13 @@ def send(store: Store, sending: Sending, made_by: str = "") -> Sent:
             raise QueueFull(f"A limit of {task.name} has reached its size: nothing was stored.")
         if scheduled.outcome is not OfferOutcome.CREATED or scheduled.id is None:
             raise InvalidMessage(f"A live message of this task has the key {sending.key!r}.")
-        return Sent(int(scheduled.id), _recorded(store, int(scheduled.id), made_by))
+        return Sent(int(scheduled.id), _recorded(store, int(scheduled.id), made_by, why))
 
 
-def _recorded(store: Store, id_: int, made_by: str) -> Edit:
+def _recorded(store: Store, id_: int, made_by: str, why: str) -> Edit:
     message = Message.objects.using(store.alias).get(id=id_)
     seen = Seen._make(getattr(message, name) for name in Seen._fields)
-    edit = begin(store, SEND, f"Send {message}", made_by)
+    edit = begin(store, SEND, f"Send {message}", made_by, why)
     after = json.dumps(place_of(seen) | {"attempt": 0})
     EditedMessage.objects.using(store.alias).create(
         edit=edit, message_id=id_, generation=seen.generation, before=json.dumps({}), after=after

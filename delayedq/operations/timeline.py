@@ -13,7 +13,8 @@ from django.utils.translation import pgettext
 from delayedq.core.metadata import PARENT, ROOT, own
 from delayedq.masking import hidden, masking_of, shown
 from delayedq.models import EditedMessage, FinishedMessage, Message, with_renewals
-from delayedq.operations.wording import grouped
+from delayedq.operations.wording import seconds as lasted
+from delayedq.sql import waits
 from delayedq.store.lineage import made_by
 
 if TYPE_CHECKING:
@@ -119,14 +120,17 @@ def _started(at: datetime, attempt: int, worker: str | None, due: datetime) -> E
 
 def waited(started_at: datetime, due: datetime) -> str:
     """How late an attempt started."""
-    return _("%(span)s after it was due") % {"span": _lasted(max(0.0, (started_at - due).total_seconds()))}
+    seconds = waits.waited(due, started_at)
+    if seconds is None:
+        return _("before the time to which it was moved since")
+    return _("%(span)s after it was due") % {"span": lasted(seconds)}
 
 
 def ran_for(message: FinishedMessage) -> str:
     """How long the last attempt of an ended message ran; "" if none started."""
     if message.started_at is None:
         return ""
-    span = _lasted((message.finished_at - message.started_at).total_seconds())
+    span = lasted((message.finished_at - message.started_at).total_seconds())
     return _("its last attempt ran %(span)s") % {"span": span}
 
 
@@ -153,21 +157,16 @@ def _attempts(errors: str | None) -> Iterator[Event]:
         if at is None:
             continue
         seconds = record.get("seconds")
-        lasted = _lasted(seconds) if isinstance(seconds, int | float) else ""
-        words = _("attempt %(number)s failed after %(span)s") if lasted else _("attempt %(number)s failed")
+        ran = lasted(seconds) if isinstance(seconds, int | float) else ""
+        words = _("attempt %(number)s failed after %(span)s") if ran else _("attempt %(number)s failed")
         where = _("on %(worker)s") % {"worker": record.get("worker")}
         yield Event(
             at,
-            words % {"number": record.get("attempt"), "span": lasted},
+            words % {"number": record.get("attempt"), "span": ran},
             f"{where}: {record.get('exception')}: {record.get('message')}",
             str(record.get("traceback") or ""),
             is_failure=True,
         )
-
-
-def _lasted(seconds: float) -> str:
-    """Seconds as text; the number comes from the database and can be of any size, so it is not made a timedelta."""
-    return f"{seconds:.3g} {_('s')}" if abs(seconds) < 10 else f"{grouped(seconds)} {_('s')}"  # noqa: PLR2004
 
 
 def _edits(store: Store, message: Message | FinishedMessage, *, payload: bool) -> Iterator[Event]:

@@ -16,6 +16,7 @@ from django.db import transaction
 
 from delayedq.cron.operator import SCHEDULE, undo_schedules
 from delayedq.models import Edit, EditedMessage, FinishedMessage, Outcome
+from delayedq.operations.acts import undo_pauses
 from delayedq.operations.browsing import CHUNK
 from delayedq.operations.edits import (
     CANCEL,
@@ -23,6 +24,7 @@ from delayedq.operations.edits import (
     DISCARD,
     LEFT_BEHIND,
     MEANWHILE,
+    PAUSE,
     RESCHEDULE,
     RETRY,
     EditProgress,
@@ -122,4 +124,5 @@ _UNDO: dict[str, Callable[[Store, Sequence[EditedMessage]], set[int]]] = {
     ARGUMENTS: undo_arguments,
     DISCARD: _keep,
     SEND: _take_back,
+    PAUSE: undo_pauses,
 }

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from django.utils import timezone
 from django.utils.dateformat import format as formatted
-from django.utils.formats import number_format
+from django.utils.formats import localize, number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+_SMALL, _MINUTE, _HOUR = 1.0, 60.0, 3600.0
 
 
 def units() -> list[tuple[int, str]]:
@@ -40,6 +42,21 @@ def _rounded(seconds: int, known: list[int]) -> int:
             shown = part if seconds < 10 * unit else unit
             return (seconds + shown // 2) // shown * shown
     return seconds
+
+
+def units_of_seconds() -> list[str]:
+    return [_("ms"), _("s"), _("min"), _("h")]
+
+
+def seconds(duration: float | None) -> str:
+    """A duration in seconds, as text in a fitting unit: 12 ms, 3.4 s, 5.6 min, 7.8 h; "-" for None."""
+    if duration is None:
+        return "-"
+    small, *larger, hours = units_of_seconds()
+    for limit, divisor, unit in zip((_SMALL, _MINUTE, _HOUR), (0.001, 1, _MINUTE), (small, *larger), strict=True):
+        if abs(duration) < limit:
+            return f"{localize(float(f'{duration / divisor:.3g}'))} {unit}".replace(".0 ", " ")  # 1000, not 1e+03
+    return f"{grouped(duration / _HOUR, digits=1)} {hours}"
 
 
 def relative(moment: datetime, now: datetime) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from delayedq.core.instants import instant
 from delayedq.sql.leases import free
 from delayedq.sql.priority import METADATA_KEY
+from delayedq.sql.waits import in_sql
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 # Each reads the slices of a sample along an index, and counts by bucket: of `width` seconds, from `start` on.
 
 
-# `place` numbers the latencies of each bucket in their order; what never started has none. Messages with a channel may
-# have waited for a limit: theirs are numbered apart.
+# `place` numbers the latencies of each bucket in their order; what never started, or was moved after its start, has
+# none (`sql.waits`). Messages with a channel may have waited for a limit: theirs are numbered apart.
 ENDED = """
 WITH ended AS (
     SELECT {ended_in} AS bucket, outcome, {latency} AS latency, CASE WHEN {limited} THEN 1 ELSE 0 END AS limited
@@ -42,7 +43,7 @@ SELECT bucket, count(*), count(CASE WHEN outcome = 'failed' THEN 1 END),
 FROM ranked GROUP BY bucket ORDER BY bucket
 """
 
-# The same by task and by queue, with how long the last attempts ran. `by_wait` and `by_run` number those that started.
+# The same by task and by queue, with how long the last attempts ran. `by_wait` and `by_run` number those that have one.
 _DURATIONS = """
 WITH ended AS (
     SELECT {group} AS name, outcome, {{latency}} AS wait, {{run}} AS run
@@ -50,14 +51,15 @@ WITH ended AS (
     WHERE outcome <> 'superseded'
 ),
 ranked AS (
-    SELECT name, outcome, wait, run, count(run) OVER (PARTITION BY name) AS started,
-        row_number() OVER (PARTITION BY name, run IS NULL ORDER BY wait) AS by_wait,
+    SELECT name, outcome, wait, run, count(run) OVER (PARTITION BY name) AS ran,
+        count(wait) OVER (PARTITION BY name) AS waited,
+        row_number() OVER (PARTITION BY name, wait IS NULL ORDER BY wait) AS by_wait,
         row_number() OVER (PARTITION BY name, run IS NULL ORDER BY run) AS by_run
     FROM ended
 )
 SELECT name, count(*), count(CASE WHEN outcome = 'failed' THEN 1 END),
-    min(CASE WHEN by_wait >= 0.50 * started THEN wait END), min(CASE WHEN by_wait >= 0.95 * started THEN wait END),
-    min(CASE WHEN by_run >= 0.50 * started THEN run END), min(CASE WHEN by_run >= 0.95 * started THEN run END), max(run)
+    min(CASE WHEN by_wait >= 0.50 * waited THEN wait END), min(CASE WHEN by_wait >= 0.95 * waited THEN wait END),
+    min(CASE WHEN by_run >= 0.50 * ran THEN run END), min(CASE WHEN by_run >= 0.95 * ran THEN run END), max(run)
 FROM ranked GROUP BY name ORDER BY count(*) DESC, name LIMIT %(limit)s
 """
 
@@ -112,7 +114,7 @@ def in_words(template: str, dialect: Dialect, only: Iterable[str] = ()) -> str:
         start=dialect.moment.format("start"),
         end=dialect.moment.format("end"),
         limited=f"message.metadata LIKE '%%\"{METADATA_KEY}\"%%'",
-        latency=dialect.seconds.format(later="started_at", earlier="scheduled_at"),
+        latency=in_sql(dialect.seconds.format(later="started_at", earlier="scheduled_at")),
         run=dialect.seconds.format(later="finished_at", earlier="started_at"),
         ended_in=dialect.bucket.format(time="finished_at"),
         created_in=dialect.bucket.format(time="created_at"),
@@ -135,7 +137,8 @@ class Grid(NamedTuple):
 class EndedCount(NamedTuple):
     """How many messages of the sample ended in a bucket, and how late they had started: seconds after they were due.
 
-    The latencies are None if none had started. `limited_p95`: of those with a channel, which the others are without.
+    The latencies are None if none had started, or none is known (`sql.waits`). `limited_p95`: of those with a channel,
+    which the others are without.
     """
 
     bucket: int

@@ -9,6 +9,7 @@ from django.utils import timezone
 from django.utils.translation import get_language, get_language_info, pgettext
 
 from delayedq.admin import marks
+from delayedq.admin.base import visible
 from delayedq.admin.charts import count
 from delayedq.admin.moments import script_words, when
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 register = template.Library()
 register.filter("count", count)
+register.filter("visible", visible)
 register.filter("pill", marks.pill)
 register.filter("state_word", marks.state_word)
 register.filter("task", marks.task)

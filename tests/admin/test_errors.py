@@ -135,10 +135,10 @@ def test_the_error_of_most_dead_letters_comes_first_and_all_can_be_reached(opera
     for number, letter in enumerate("aaabbcdd"):
         dead(store, f"{number}", f"app.{letter * 3}: of a kind")
     first = operator.get(ERRORS)
-    second = operator.get(f"{ERRORS}?{first.context['next']}")
+    second = operator.get(f"{ERRORS}?after={first.context['next']}")
     assert [(row.name, row.size) for row in first.context["rows"]] == [("app.aaa", "3"), ("app.ddd", "2")]
     assert [(row.name, row.size) for row in second.context["rows"]] == [("app.bbb", "2"), ("app.ccc", "1")]
-    assert (second.context["next"], second.context["first"]) == ("", "")
+    assert (second.context["next"], second.context["is_first"]) == (None, False)
     latest = operator.get(ERRORS, {"sort": "last"}).context["rows"]
     oldest = operator.get(ERRORS, {"sort": "first", "q": "a kind"}).context["rows"]
     assert ([row.name for row in latest], [row.name for row in oldest]) == (

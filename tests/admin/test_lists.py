@@ -134,6 +134,24 @@ def test_filters_that_are_set_are_chips_that_can_be_removed_one_by_one(operator,
     assert chips["Queue"].url == "?kind=tests.remind&state=due"
 
 
+@pytest.mark.parametrize(("url", "is_open"), [
+    (f"{MESSAGES}?queue=mail", True), (f"{MESSAGES}?state=due", False), (f"{MESSAGES}?q=a", False),
+    (f"{MESSAGES}?priority=x", True), (f"{HISTORY}?outcome=failed", False), (f"{HISTORY}?outcome=expired", True),
+    (f"{HISTORY}errors/?sort=last", True), ("/admin/delayedq/pausedqueue/channels/?queue=mail", True),
+])  # fmt: skip
+def test_the_panel_of_filters_is_open_while_one_of_them_is_set(operator, store, url, is_open):
+    assert operator.get(url).context["filter"].is_panel_used is is_open
+    assert ('<details class="dq-filters" open>' in operator.get(url).content.decode()) is is_open
+
+
+def test_the_choice_of_all_that_match_stands_above_the_rows(operator, store):
+    offer(store, "a")
+    dead(store, "b")
+    for url in (MESSAGES, f"{HISTORY}?outcome=failed"):
+        page = operator.get(url).content.decode()
+        assert 0 < page.find('name="everything"') < page.find('id="result_list"')
+
+
 def test_a_chip_of_a_time_names_its_zone(operator, alias):
     (chip,) = operator.get(MESSAGES, {"since": "2026-11-22T03:04:05"}).context["chips"]
     assert chip.value == "Sun 2026-11-22 03:04:05 EST"

@@ -342,5 +342,5 @@ def test_the_list_is_paged_with_a_bounded_number_of_statements(
     names = []
     for page in range(3):
         with django_assert_max_num_queries(12, connection=connection):
-            names += [row.name for row in operator.get(f"{SCHEDULES}?page={page}").context["rows"]]
+            names += [row.name for row in operator.get(f"{SCHEDULES}?after={50 * page}").context["rows"]]
     assert names == ["report", "sweep", *(f"user {number:03}" for number in range(120))]

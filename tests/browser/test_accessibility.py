@@ -41,6 +41,7 @@ PAGES = {
     "durations": "dashboard/durations/",
     "forecast": "dashboard/forecast/",
     "queues": "pausedqueue/",
+    "workers": "pausedqueue/workers/?state=alive",
     "pause": "pausedqueue/pause/?queue=mail",
     "channels": "pausedqueue/channels/",
     "limit": "pausedqueue/limit/?scope=tests.app.tasks.deliver&channel=acme",

@@ -76,6 +76,25 @@ def test_a_message_is_found_by_its_key(store, messages):
     assert messages.arrived().keys() == ["needle"]
 
 
+def test_filters_are_chosen_by_keys_and_applied_together_by_a_button(store, messages):
+    offer(store, "wanted", queue="mail", priority=5)
+    offer(store, "other", queue="mail", priority=0)
+    page = messages.open().page
+    opened = page.url
+    page.get_by_text("Filters", exact=True).click()
+    for label, value in (("Queue:", "mail"), ("Task:", "tests.remind")):
+        page.get_by_label(label).focus()
+        while page.get_by_label(label).input_value() != value:
+            page.keyboard.press("ArrowDown")
+    page.get_by_label("Priority:").fill("5")
+    assert page.url == opened  # a choice alone loads no other page: WCAG 3.2.2
+
+    page.get_by_role("button", name="Apply").click()
+    page.wait_for_url("**queue=mail&kind=tests.remind*")
+    assert messages.arrived().keys() == ["wanted"]
+    assert page.get_by_label("Queue:").is_visible()
+
+
 def test_messages_are_shifted_and_the_shift_is_undone(store, messages):
     for key in ("a", "b", "c"):
         offer(store, f"key-{key}")

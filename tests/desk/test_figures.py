@@ -14,7 +14,10 @@ from delayedq.desk.agreement import Agreement
 from delayedq.desk.figures import PersonFigures
 from delayedq.desk.models import Automation, Item
 from delayedq.desk.rounds import forget_closed
+from delayedq.models import FinishedMessage
 from delayedq.operations.counting import Count
+from delayedq.operations.figures import Span, durations
+from delayedq.operations.figures import figures as queue_figures
 from delayedq.testing import clock, run_due
 from tests.desk.given import ALL, PAID, QUEUE, opened, person, refund, reviewed
 
@@ -187,3 +190,16 @@ def test_no_trend_goes_back_behind_what_is_still_stored(store, settings):
     assert "in 3 days" in page
     assert 'd="M280.0,2.0h0"' in page  # the only day on which something was decided is a point of the chart
     assert page.count('<td class="dq-number" data-label="Compared">') == 3
+
+
+def test_what_a_person_decides_does_not_poison_the_figures_of_the_queue(store):
+    """Its message waits for the next visit of a worker when it ends: a day ahead."""
+    ann = person("ann", *ALL)
+    item = opened()
+    item.take(ann)
+    item.finish(PAID, by=ann)
+    ended = FinishedMessage.objects.get(pk=item.message_id)
+    assert ended.started_at < ended.scheduled_at
+    found = {one.name: one for one in durations(store, Span.HOUR).tasks}
+    assert (found[refund.module_path].ended, found[refund.module_path].wait_p95) == (1, None)
+    assert {bucket.p95 for bucket in queue_figures(store, Span.HOUR, queue=QUEUE).buckets} <= {None}

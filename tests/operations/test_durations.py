@@ -8,7 +8,8 @@ import pytest
 
 from delayedq.models import FinishedMessage
 from delayedq.operations import counting
-from delayedq.operations.figures import Span, durations
+from delayedq.operations.figures import Span, durations, figures
+from delayedq.sql.waits import waited
 
 NOW = datetime(2026, 5, 20, 9, 37, 30, tzinfo=UTC)
 
@@ -61,6 +62,26 @@ def test_what_never_started_has_no_durations(store):
     FinishedMessage.objects.bulk_create([ended(1, None, 0, outcome="cancelled")])
     (only,) = durations(store, Span.HOUR, NOW).tasks
     assert (only.ended, only.wait_p50, only.run_p95, only.slowest) == (1, None, None, None)
+
+
+def test_what_was_moved_to_a_later_time_after_its_start_has_no_wait(store):
+    rows = [ended(n, wait=n, run=1) for n in range(1, 5)] + [ended(9, wait=-0.4, run=1)]
+    rows += [ended(10 + n, wait=-7 * 3600, run=3) for n in range(20)]
+    FinishedMessage.objects.bulk_create(rows)
+
+    (one,) = durations(store, Span.HOUR, NOW).tasks
+    assert (one.ended, one.wait_p50, one.wait_p95) == (25, pytest.approx(2, abs=0.01), pytest.approx(4, abs=0.01))
+    assert (one.run_p95, one.slowest) == (pytest.approx(3, abs=0.01),) * 2
+    buckets = figures(store, Span.HOUR, NOW).buckets
+    assert [bucket.p95 for bucket in buckets if bucket.ended] == [pytest.approx(4, abs=0.01)]
+    assert waited(rows[4].scheduled_at, rows[4].started_at) == 0
+    assert waited(rows[5].scheduled_at, rows[5].started_at) is None
+
+
+def test_only_moved_messages_have_no_latency_at_all(store):
+    FinishedMessage.objects.bulk_create([ended(1, wait=-60, run=3)])
+    (one,) = durations(store, Span.HOUR, NOW).tasks
+    assert (one.wait_p50, one.wait_p95, one.run_p50) == (None, None, pytest.approx(3, abs=0.01))
 
 
 def test_nothing_ended(store):

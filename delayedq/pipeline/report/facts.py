@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 
 from delayedq.core.bounds import ERRORS_KEPT
 from delayedq.sql.states import LIVE_STATES
+from delayedq.sql.waits import CLOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 #
 # A message *arrives* when it may first start: when it was created, or at its time if that is later. It *waits* until
 # its first attempt begins, each attempt *runs*, and its *turnaround* lasts from its arrival to its end, retries and
-# the pauses between them included. A reminder that was planned a month ahead has not waited a month.
+# the pauses between them included. A reminder that was planned a month ahead has not waited a month. What was moved
+# to a later time after its start, as what people decide, arrived at its first time, and its wait is not known: the
+# definition is that of `sql.waits`, as on the pages of the admin.
 #
 # History keeps the times of the last attempt; those of earlier ones are in the records of their failures. An attempt
 # without any record was not settled: its worker was killed, or lost its lease.
@@ -128,6 +131,7 @@ def timed(messages: DataFrame) -> DataFrame:
         _seconds("started_at").alias("started"),
         _seconds("finished_at").alias("ended"),
         _failures().alias("failures"),
+        _moved().alias("moved"),
         *_tick(),
     )
     run = not_negative(F.col("ended") - F.col("started"))
@@ -142,7 +146,7 @@ def timed(messages: DataFrame) -> DataFrame:
         "began",
         "started",
         "ended",
-        not_negative(F.col("began") - F.col("arrived")).alias("wait"),
+        F.when(~F.col("moved"), _waited(F.col("began") - F.col("arrived"))).alias("wait"),
         "run",
         not_negative(F.col("ended") - F.col("arrived")).alias("turnaround"),
         "failures",
@@ -178,10 +182,25 @@ def _arrived() -> Column:
 
     What was cancelled or replaced before its time has never arrived.
     """
-    only = (F.col("attempts") <= 1) & (F.col("errors").isNull() | F.col("state").isin("succeeded", "failed"))
-    due = F.when(only, F.col("scheduled_at")).otherwise(F.col("scheduled_at_initially"))
+    due = F.when(_is_only() & ~_moved(), F.col("scheduled_at")).otherwise(F.col("scheduled_at_initially"))
     never = F.col("started_at").isNull() & (F.col("finished_at") < due)
     return F.when(F.coalesce(~never, F.lit(True)), F.unix_micros(F.greatest("created_at", due)) / _MILLIONTHS)
+
+
+def _is_only() -> Column:
+    """Has it no other attempt, so that it was due for this one?"""
+    return (F.col("attempts") <= 1) & (F.col("errors").isNull() | F.col("state").isin("succeeded", "failed"))
+
+
+def _moved() -> Column:
+    """Was it moved to a later time after its only attempt had started?"""
+    before = F.coalesce(_seconds("started_at") - _seconds("scheduled_at") < -CLOCKS, F.lit(False))
+    return _is_only() & before
+
+
+def _waited(seconds: Column) -> Column:
+    """The definition of `sql.waits`."""
+    return F.when(seconds >= -CLOCKS, not_negative(seconds))
 
 
 def _failures() -> Column:

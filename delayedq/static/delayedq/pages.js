@@ -28,7 +28,6 @@
     document.addEventListener("change", ({ target }) => {
         if (target.matches(".dq-tick-all")) boxes().forEach((box) => { box.checked = target.checked; });
         if (target.matches(".dq-tick-all, .action-select, [name=everything]")) tell();
-        if (target.matches(".dq-fields select")) target.form.requestSubmit();
     });
     addEventListener("pageshow", tell);
 

@@ -35,6 +35,7 @@ CASES = {
     "cancelled ahead": ended(None, 5, due=60, state="cancelled", attempts=0),
     "retry cancelled": ended(3, 40, due=900, due_first=0, attempts=1, failures=[(1, 5, 2.0)], state="cancelled"),
     "cancelled while running": ended(None, 5, state="cancelled", attempts=1),
+    "moved after its start": ended(5, 7, due=3600, due_first=0),
     "clock went back": ended(-1, -2),
     "no json": ended(errors="{what"),
     "json of another kind": ended(errors='{"attempt": 1}'),
@@ -51,6 +52,13 @@ def test_a_wait_lasts_from_the_due_time_to_the_start(times):
     assert (row["wait"], row["run"], row["turnaround"]) == (1, 2, 3)
     assert row["arrived"] == NOON.timestamp()
     assert row["failures"] is None
+
+
+def test_what_was_moved_to_a_later_time_after_its_start_arrived_at_its_first_time_and_has_no_wait(times):
+    row = times["moved after its start"]
+
+    assert (row["wait"], row["run"], row["turnaround"]) == (None, 2, 7)
+    assert row["arrived"] == NOON.timestamp()
 
 
 def test_a_message_arrives_when_it_is_created_if_it_is_due_before(times):

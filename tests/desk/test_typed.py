@@ -1,0 +1,138 @@
+"""What somebody has typed is in the answer, in whichever way the item was gone when they sent it."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib.auth.models import Group
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+
+from delayedq.desk.models import Comment, DeskQueue, Item
+from delayedq.desk.rounds import close_withdrawn
+from delayedq.models import Message
+from delayedq.store import default_store
+from tests.desk.given import ALL, PAID, QUEUE, opened, person, refund, reviewed
+
+pytestmark = [
+    pytest.mark.usefixtures("store"),
+    pytest.mark.urls("tests.desk.urls"),
+    pytest.mark.parametrize("alias", ["sqlite"], indirect=True),
+]
+TYPED = "the customer's letter of <May>"
+SHOWN = "the customer&#x27;s letter of &lt;May&gt;"
+BASES = {"own": "/desk/", "admin": "/admin/delayedq_desk/item/desk/"}
+
+
+def taken_back(item, ann, bob):
+    item.unassign(by=bob)
+
+
+def given_to_another(item, ann, bob):
+    item.assign(bob)
+
+
+def decided_by_another(item, ann, bob):
+    item.assign(bob)
+    item.finish(PAID, by=bob)
+
+
+def pending_review(item, ann, bob):
+    item.assign(bob)
+    item.finish(PAID, by=bob)
+
+
+def withdrawn(item, ann, bob):
+    Message.objects.filter(pk=item.message_id).delete()
+
+
+def withdrawn_and_closed(item, ann, bob):
+    withdrawn(item, ann, bob)
+    close_withdrawn(default_store())
+
+
+def replaced(item, ann, bob):
+    Message.objects.filter(pk=item.message_id).update(generation=7)
+
+
+def deleted(item, ann, bob):
+    Item.objects.filter(pk=item.pk).delete()
+
+
+def of_a_closed_group(item, ann, bob):
+    DeskQueue.objects.create(queue=QUEUE).groups.add(Group.objects.create(name="others"))
+
+
+def of_a_task_that_is_gone(item, ann, bob):
+    Item.objects.update(kind="shop.tasks.removed")
+
+
+def without_permission(item, ann, bob):
+    ann.user_permissions.clear()
+
+
+def signed_out(item, ann, bob):
+    pass
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize(("gone", "status"), [
+    (taken_back, 422), (given_to_another, 422), (decided_by_another, 422), (pending_review, 422), (withdrawn, 422),
+    (withdrawn_and_closed, 422), (replaced, 422), (deleted, 404), (of_a_closed_group, 404),
+    (of_a_task_that_is_gone, 404), (without_permission, 404), (signed_out, 403),
+])  # fmt: skip
+@pytest.mark.parametrize(("verb", "sent"), [
+    ("finish", {"amount": "4711"}), ("postpone", {"until": "2126-01-01T10:00", "why": TYPED}),
+])  # fmt: skip
+def test_what_was_typed_is_kept(base, gone, status, verb, sent):
+    ann, bob = person("ann", *ALL), person("bob", *ALL)
+    item = opened(reviewed if gone is pending_review else refund)
+    item.take(ann)
+    client, seen = Client(), item.assignment
+    if gone is not signed_out:
+        client.force_login(ann)
+    gone(item, ann, bob)
+    before = [*Item.objects.values()]
+    answer = client.post(f"{BASES[base]}{item.pk}/{verb}/", {**sent, "dq-assignment": seen})
+
+    assert answer.status_code == status
+    page = answer.content.decode()
+    assert (SHOWN if verb == "postpone" else "4711") in page
+    assert "dq-assignment" not in str(answer.context["typed"])
+    assert 'role="alert"' in page
+    assert [*Item.objects.values()] == before
+
+
+def test_what_a_reviewer_or_a_commenter_has_typed_is_kept():
+    ann, bob, cat = (person(name, *ALL) for name in ("ann", "bob", "cat"))
+    item = opened(reviewed)
+    item.take(ann)
+    item.finish(PAID, by=ann)
+    seen, client = item.assignment, Client()
+    client.force_login(bob)
+    item.approve(by=cat)
+    answer = client.post(f"/desk/{item.pk}/send_back/", {"why": TYPED, "dq-assignment": seen})
+    assert (answer.status_code, SHOWN in answer.content.decode()) == (422, True)
+    Item.objects.filter(pk=item.pk).delete()
+    letter = SimpleUploadedFile("letter.pdf", b"%PDF")
+    answer = client.post(f"/desk/{item.pk}/comment/", {"text": TYPED, "attachment": letter})
+    assert answer.context["typed"] == [("text", TYPED), ("attachment", "letter.pdf")]
+    assert not Comment.objects.exists()
+
+
+def test_who_was_signed_out_comes_back_to_the_item():
+    item = opened()
+    for base, login in ((BASES["own"], "/accounts/login/"), (BASES["admin"], "/admin/login/")):
+        page = Client().post(f"{base}{item.pk}/finish/", {"amount": "1"}).content.decode()
+        assert f'href="{login}?next={base}{item.pk}/"' in page
+        assert "AnonymousUser" not in page
+
+
+def test_a_form_that_is_shown_is_not_repeated():
+    ann, item = person("ann", *ALL), opened()
+    item.take(ann)
+    client = Client()
+    client.force_login(ann)
+    page = client.post(f"/desk/{item.pk}/finish/", {"amount": "x", "dq-assignment": item.assignment})
+    assert page.context["typed"] == []
+    assert 'value="x"' in page.content.decode()
+    assert client.post("/desk/4711/renew/").status_code == 404
