@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from getpass import getuser
 
 import pytest
 from django.core.management import call_command
@@ -107,10 +108,10 @@ def test_edits_of_messages_and_schedules_have_a_reason_too(operator, store, some
     assert 'name="why"' in operator.get(f"{SCHEDULES}disable/?name=report").content.decode()
 
 
-def test_a_command_is_listed_without_a_name(operator, some, capsys):
+def test_a_command_is_listed_with_the_name_of_its_user(operator, some, capsys):
     call_command("delayedq", "pause", "mail")
     call_command("delayedq", "channels", "pause", TASK)
-    assert "by a command" in text_of(operator.get(EDITS))
+    assert text_of(operator.get(EDITS)).count(f"by {getuser()}") == 2
     assert [edit.description for edit in Edit.objects.order_by("id")] == ["Pause queue mail", f"{TASK} is paused."]
 
 

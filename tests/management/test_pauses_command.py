@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from getpass import getuser
 from io import StringIO
 
 import pytest
@@ -22,7 +23,7 @@ def test_a_task_is_paused_and_resumed(store):
     path = echo.module_path
     assert said("pause", "--task", path) == f"{path} is paused."
     assert said("pause", "--task", path) == f"{path} was already paused."
-    assert PausedTask.objects.get().paused_by == ""
+    assert PausedTask.objects.get().paused_by == getuser()
     assert said("resume", "--task", path) == f"{path} is resumed."
     with pytest.raises(CommandError, match="is not paused; paused: none"):
         said("resume", "--task", path)
