@@ -437,6 +437,7 @@ class Archiving:
         snapshot = copying.snapshot
         if not verified.own.row_count or snapshot.of(batch.directory):
             return True
+        books.check_source(self._lake.table, self._source)  # another database may have begun at the same time
         replaced = {number: sums._asdict() for number, sums in verified.replaced.items()}
         self._record(batch, checksums={"replaced": replaced})
         others = archive.rest(copying, verified.replaced) if replaced else archive.Rest([], [])
