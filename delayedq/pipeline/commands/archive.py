@@ -25,7 +25,7 @@ import shlex
 import threading
 from collections import defaultdict
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -425,7 +425,8 @@ class Archiving:
         if verified is None or not self._publish(batch, copying, verified):
             self._again(batch)
             return
-        checksums = verified.own._asdict() | {"known": known, "replaced": (batch.checksums or {}).get("replaced", {})}
+        replaced = (batch.checksums or {}).get("replaced", {})
+        checksums = verified.own._asdict() | {"known": known, "replaced": replaced, "masked": copying.masked}
         counted = {"row_count": verified.row_count, "checksums": checksums}
         self._record(batch, state=ArchiveState.VERIFIED, verified_at=self._store.now(), **counted)
 
@@ -476,7 +477,9 @@ class Archiving:
 
     def _delete_from(self, batch: ArchiveBatch, lake: Lake, without: Sequence[DataFile] = ()) -> Deleted:
         """Delete the rows that the files of the batch hold, without those that are damaged."""
-        copying = self._copying(batch, lake.table.snapshot(), (batch.checksums or {})["known"])
+        checksums = batch.checksums or {}
+        copying = self._copying(batch, lake.table.snapshot(), checksums["known"])
+        copying = replace(copying, masked=sorted({*copying.masked, *checksums.get("masked", ())}))
         sides = SideRows(self._store, batch.lake, self._source, copying.masked)
         sides.copy(batch.number, batch.cutoff, books.copied_until(batch.lake))
         # What is restored from now on may stay in the table: see `books.note_restored`.

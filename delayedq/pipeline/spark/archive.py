@@ -348,7 +348,7 @@ def delete(copying: Copying, row_count: int, files: Sequence[DataFile] | None = 
     own = copying.own() if files is None else copying.own_of(files)
     if copying.known:
         own = own.unionByName(copying.copied_before())
-    rows = own.select("id", digest().alias("digest"), masks().alias("masks"))
+    rows = own.select("id", digest().alias("digest"), masks(copying.masked).alias("masks"))
     if copying.here is not None and row_count <= SMALL_ROWS:
         deletion = _Deletion(copying.here, copying.cutoff)
         return _sum(deletion.of((row.id, row.digest, row.masks) for row in rows.collect()))
