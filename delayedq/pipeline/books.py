@@ -158,6 +158,15 @@ def check_source(table: LakeTable, source: str) -> None:
     )
 
 
+def lacking(table: LakeTable, source: str) -> tuple[int, int] | None:
+    """The last batch of this database that the lake has, and the last one that these books have of it, if that is a
+    later one, as after the lake was restored from an early backup. Raises LakeUnusable.
+    """
+    published = ArchiveBatch.published(table.path).filter(checksums__row_count__gt=0)
+    booked, last = published.aggregate(last=Max("number"))["last"] or 0, table.snapshot().last(source)
+    return (last, booked) if last < booked else None
+
+
 def is_there(table: LakeTable) -> bool:
     """Is there a lake? False: it can be made. Raises LakeUnusable, also if history was moved to a lake that is gone."""
     if table.check():

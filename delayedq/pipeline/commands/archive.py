@@ -217,7 +217,7 @@ class Archiving:
         self._lake = Lake(spark, path, staging)
         self._tell = tell
         self._here = here
-        self._source = books.source_of(store.alias)
+        self.source = books.source_of(store.alias)
 
     def run(self, cutoff: datetime, batch_rows: int = BATCH_ROWS) -> Iterator[ArchivedBatch]:
         """Finish the batch that was left open, then move all that finished before the cutoff.
@@ -226,7 +226,7 @@ class Archiving:
         LakeUnusable.
         """
         if there := books.is_there(self._lake.table):
-            books.check_source(self._lake.table, self._source)
+            books.check_source(self._lake.table, self.source)
         while self._open(cutoff, batch_rows):
             with self._held() as batch:
                 if batch.lake != self._lake.path:
@@ -333,7 +333,7 @@ class Archiving:
 
     def _files(self, batch: ArchiveBatch, lake: Lake) -> list[DataFile]:
         """The published files that hold rows of the batch."""
-        return lake.table.snapshot().chosen(source=[self._source], batch=[batch.number])
+        return lake.table.snapshot().chosen(source=[self.source], batch=[batch.number])
 
     # Who archives
 
@@ -396,21 +396,21 @@ class Archiving:
 
     def _write(self, batch: ArchiveBatch) -> None:
         snapshot = self._lake.table.snapshot()
-        if snapshot.last(self._source) >= batch.number:
+        if snapshot.last(self.source) >= batch.number:
             # By a run that this database knows nothing of, as after it was restored, or by one that was taken over:
             # what is published stays, and is not written once more.
-            number, name = books.next_number(snapshot, self._source), books.new_name(self._store.now())
+            number, name = books.next_number(snapshot, self.source), books.new_name(self._store.now())
             self._record(batch, number=number, name=name, attempt=0)
         self._record(batch, attempt=batch.attempt + 1)
         archive.write(self._copying(batch, snapshot, self._known(batch, snapshot)))
         self._record(batch, state=ArchiveState.WRITTEN, written_at=self._store.now())
 
     def _place(self, batch: ArchiveBatch) -> BatchPlace:
-        return BatchPlace(self._source, batch.number, batch.directory)
+        return BatchPlace(self.source, batch.number, batch.directory)
 
     def _known(self, batch: ArchiveBatch, snapshot: Snapshot) -> list[int]:
         """The batches whose rows may be in the table too, beside this one."""
-        numbers = books.in_both(snapshot, self._source, set(books.settled()))
+        numbers = books.in_both(snapshot, self.source, set(books.settled()))
         return [number for number in numbers if number != batch.number or not snapshot.of(batch.directory)]
 
     def _copying(self, batch: ArchiveBatch, snapshot: Snapshot, known: Sequence[int]) -> Copying:
@@ -438,12 +438,12 @@ class Archiving:
         snapshot = copying.snapshot
         if not verified.own.row_count or snapshot.of(batch.directory):
             return True
-        books.check_source(self._lake.table, self._source)  # another database may have begun at the same time
+        books.check_source(self._lake.table, self.source)  # another database may have begun at the same time
         replaced = {number: sums._asdict() for number, sums in verified.replaced.items()}
         self._record(batch, checksums={"replaced": replaced})
         others = archive.rest(copying, verified.replaced) if replaced else archive.Rest([], [])
         about = {"rows": verified.own.row_count, "digest": verified.own.digest, "directory": batch.directory}
-        return self._lake.table.publish(snapshot, self._source, batch.number, verified.files, others, **about)
+        return self._lake.table.publish(snapshot, self.source, batch.number, verified.files, others, **about)
 
     def _again(self, batch: ArchiveBatch) -> None:
         """A row that was committed late, or deleted meanwhile, makes the copy wrong. So does a broken disk."""
@@ -480,7 +480,7 @@ class Archiving:
         checksums = batch.checksums or {}
         copying = self._copying(batch, lake.table.snapshot(), checksums["known"])
         copying = replace(copying, masked=sorted({*copying.masked, *checksums.get("masked", ())}))
-        sides = SideRows(self._store, batch.lake, self._source, copying.masked)
+        sides = SideRows(self._store, batch.lake, self.source, copying.masked)
         sides.copy(batch.number, batch.cutoff, books.copied_until(batch.lake))
         # What is restored from now on may stay in the table: see `books.note_restored`.
         begun = books.deleted_at(self._store.now(), batch.restored_at)
@@ -557,6 +557,11 @@ def run_archive(pipeline: Pipeline, options: Options) -> None:
     if options["abandon"]:
         pipeline.tell(_given_up(archiving.abandon()))
         return
+    if books.is_there(pipeline.lake.table) and (lacking := books.lacking(pipeline.lake.table, archiving.source)):
+        pipeline.tell(
+            f"The lake at {path} has batches of this database up to {lacking[0]}, and the books up to {lacking[1]}: it "
+            "may be an early backup. `run_pipeline check` tells what is missing; restore a newer one if there is any."
+        )
     older_than = options["older_than"]
     cutoff = pipeline.store.now() - (get_settings().ARCHIVE_AFTER if older_than is None else older_than)
     moved = 0

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from django.core.management import call_command
 
 from delayedq.exceptions import ArchiveFailed, LakeUnusable
 from delayedq.models import FinishedMessage
@@ -122,3 +123,18 @@ def test_a_verified_batch_whose_lake_is_gone_is_given_up(verified, archiving, la
 
     [done] = archiving().run(NOW)
     assert (done.deleted, ids(), archived(lake)) == (20, set(), list(range(1, 21)))
+
+
+def test_a_lake_that_lacks_batches_of_the_books_is_told_by_each_archive(archiving, lake, settings, capsys):
+    settings.DELAYEDQ = {"LAKE": lake.path}
+    history(4)
+    list(archiving().run(NOW))
+    call_command("run_pipeline", "archive")
+    assert "may be an early backup" not in capsys.readouterr().out
+    set_back(lake)
+
+    call_command("run_pipeline", "archive")
+
+    told = capsys.readouterr().out
+    assert "has batches of this database up to 0, and the books up to 1" in told
+    assert "`run_pipeline check` tells what is missing" in told
