@@ -127,7 +127,7 @@ def _lost_rows(batches: Sequence[ArchiveBatch]) -> Iterator[Trouble]:
     for batch in batches:
         if lost := (batch.checksums or {}).get("lost"):
             said = _("%(rows)s rows of the archive batch %(name)s are in neither the table nor the lake.")
-            cure = _("Their files were damaged. Restore the lake, or these files of it, from a backup.")
+            cure = _("Their files were damaged or missing. Restore the lake, or these files of it, from a backup.")
             yield Trouble("lost rows", said % {"rows": lost, "name": batch.name}, batch.deleted_at, cure)
 
 

@@ -1,7 +1,7 @@
 """The books of the archive against the table of the lake: which batches moved, and whose rows may be in both.
 
 A number is of one batch of this database, in whatever lake. A batch is *settled* when its rows are deleted from the
-database, and none was restored since. Readers of both look for the rows of all others on both sides.
+database, and none was restored since that began. Readers of both look for the rows of all others on both sides.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections import defaultdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from django.db.models import F, Max, Q
+from django.db.models import DateTimeField, F, Max, Q, Value
+from django.db.models.functions import Coalesce, Greatest
 
 from delayedq.conf import get_settings
 from delayedq.exceptions import LakeUnusable
@@ -71,6 +72,21 @@ def replaced(last: int) -> dict[int, list[dict[str, Any]]]:
     return found
 
 
+def note_restored(numbers: Collection[int], now: datetime) -> None:
+    """Rows of these batches are in the table again, in the transaction that puts them there.
+
+    It is never earlier than the last deletion: the clocks of two hosts differ, and that of one may be set back.
+    """
+    moment = Value(now, DateTimeField())
+    latest = Greatest(Coalesce("deleted_at", moment), moment)
+    ArchiveBatch.objects.filter(number__in=numbers).update(restored_at=latest)
+
+
+def deleted_at(now: datetime, restored_at: datetime | None) -> datetime:
+    """When the deletion of rows began that were last restored then: later, whatever the clocks say."""
+    return now if restored_at is None else max(now, restored_at + timedelta(microseconds=1))
+
+
 def restored(numbers: Collection[int]) -> Settled:
     """By their numbers: when rows of these batches were last restored, if ever; only of those that the books have."""
     return dict(ArchiveBatch.objects.filter(number__in=numbers).values_list("number", "restored_at"))
@@ -86,8 +102,10 @@ def settle(ends: Mapping[int, tuple[int, datetime]], restored: Settled, done: Ar
         if last >= done.cutoff:
             continue
         if number in restored:
-            same = ArchiveBatch.objects.filter(number=number, state=ArchiveState.DELETED, restored_at=restored[number])
-            same.update(deleted_at=done.deleted_at)
+            assert done.deleted_at is not None  # it is done
+            before = restored[number]
+            same = ArchiveBatch.objects.filter(number=number, state=ArchiveState.DELETED, restored_at=before)
+            same.update(deleted_at=deleted_at(done.deleted_at, before))
         else:  # this database knew nothing of it, as after it was restored
             known = {"lake": done.lake, "cutoff": done.cutoff, "planned_at": done.planned_at}
             ended = {"state": ArchiveState.DELETED, "is_open": None, "deleted_at": done.deleted_at, "row_count": count}
@@ -140,13 +158,25 @@ def check_source(table: LakeTable, source: str) -> None:
     )
 
 
+def lacking(table: LakeTable, source: str) -> tuple[int, int] | None:
+    """The last batch of this database that the lake has, and the last one that these books have of it, if that is a
+    later one, as after the lake was restored from an early backup. Raises LakeUnusable.
+    """
+    published = ArchiveBatch.published(table.path).filter(checksums__row_count__gt=0)
+    booked, last = published.aggregate(last=Max("number"))["last"] or 0, table.snapshot().last(source)
+    return (last, booked) if last < booked else None
+
+
 def is_there(table: LakeTable) -> bool:
     """Is there a lake? False: it can be made. Raises LakeUnusable, also if history was moved to a lake that is gone."""
     if table.check():
         return True
-    if moved := ArchiveBatch.moved(table.path).count():
+    published = ArchiveBatch.published(table.path).values_list("state", flat=True)
+    if published:
+        verified = ArchiveState.VERIFIED in published
         raise LakeUnusable(
-            f"There is no lake at {table.path}, and {moved:,} batches of history are in it: make it reachable again. "
-            "If it was moved, say where it is now (DELAYEDQ['LAKE'] or --lake)."
+            f"There is no lake at {table.path}, and {len(published):,} batches of history are in it: make it reachable "
+            "again. If it was moved, say where it is now (DELAYEDQ['LAKE'] or --lake)."
+            + (" `archive --abandon` gives up the open batch, whose rows are in the table." if verified else "")
         )
     return False

@@ -121,9 +121,10 @@ class ArchiveBatch(models.Model):
         return f"{self.name}-{self.attempt}"
 
     @classmethod
-    def moved(cls, lake: str) -> QuerySet[ArchiveBatch]:
-        """The batches whose rows are in this lake and no longer in the table."""
-        return cls.objects.filter(lake=lake, state=ArchiveState.DELETED, row_count__gt=0)
+    def published(cls, lake: str) -> QuerySet[ArchiveBatch]:
+        """The batches whose rows are in this lake, whether they are in the table, too, or not."""
+        states = (ArchiveState.VERIFIED, ArchiveState.DELETING, ArchiveState.DELETED)
+        return cls.objects.filter(lake=lake, state__in=states, row_count__gt=0)
 
 
 class LakeCheck(models.Model):

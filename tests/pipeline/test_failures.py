@@ -33,6 +33,16 @@ def test_a_full_disk_is_one_sentence_that_says_what_is_left(monkeypatch, step):
     assert str(failed.value).endswith(commands.SAFE[step])
 
 
+@pytest.mark.parametrize(
+    "said",
+    ["Mkdirs failed to create file:/srv/lake/messages/a-1/_temporary", "/srv/lake/messages: Read-only file system"],
+)
+def test_a_place_that_is_read_only_has_its_cure(said):
+    told = str(explained(OSError(said), "archive", commands.SAFE["archive"]))
+
+    assert "Let the user of this process and of the executors write it, and run it again." in told
+
+
 @ONE_STORE
 def test_a_spoiled_file_is_named(spark, store, address, tmp_path):
     history(3)

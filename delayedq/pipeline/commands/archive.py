@@ -6,7 +6,8 @@ it may still write goes to a place that is never published, and what it may stil
 that have ended, and the steps that messages have recorded, are copied and read back before messages are deleted.
 
 A batch that has begun to delete is never withdrawn. If some of its files are damaged by then, the rows of the others
-are deleted, and `archive --abandon` gives up the damaged ones alone, and says how many rows are lost with them.
+are deleted, and `archive --abandon` gives up the damaged ones alone, and says how many rows are lost with them. The
+same holds for rows that the lake no longer has, as after it was restored from an early backup.
 
 A row that was changed while it was archived stays in the table. The next batch writes it once more; in the lake the
 newer version takes the place of the older one, which is in none but former versions of the table.
@@ -20,10 +21,11 @@ from __future__ import annotations
 
 import json
 import secrets
+import shlex
 import threading
 from collections import defaultdict
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -32,6 +34,7 @@ from django.db import DatabaseError, IntegrityError, connections, transaction
 from django.db.models import OuterRef, Q
 
 from delayedq.conf import get_settings
+from delayedq.core.instants import instant
 from delayedq.core.masking import MASKED
 from delayedq.exceptions import ArchiveBusy, ArchiveFailed
 from delayedq.flows.rules import number_of, numbers
@@ -43,7 +46,7 @@ from delayedq.pipeline.models import ArchiveBatch, ArchiveState
 from delayedq.pipeline.spark import archive
 from delayedq.pipeline.spark.archive import Copying, Deleted
 from delayedq.pipeline.spark.lake import BatchPlace, Lake
-from delayedq.pipeline.spark.measuring import checksums_of
+from delayedq.pipeline.spark.measuring import Checksums, checksums_of
 from delayedq.pipeline.spark.session import READ_ERRORS
 from delayedq.tasks import registered
 
@@ -180,13 +183,14 @@ class ArchivedBatch:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """A batch that was given up. damaged: the files that were withdrawn from the lake, of a batch that had begun to
-    delete; lost: how many rows these held that are not in the table either.
+    """A batch that was given up. Of one that had begun to delete, damaged: the files that were withdrawn from the lake;
+    missing: how many of its rows the lake lacked; lost: how many of all these are not in the table either.
     """
 
     batch: ArchiveBatch
     damaged: tuple[str, ...] = ()
     lost: int = 0
+    missing: int = 0
 
 
 class Archiving:
@@ -213,7 +217,7 @@ class Archiving:
         self._lake = Lake(spark, path, staging)
         self._tell = tell
         self._here = here
-        self._source = books.source_of(store.alias)
+        self.source = books.source_of(store.alias)
 
     def run(self, cutoff: datetime, batch_rows: int = BATCH_ROWS) -> Iterator[ArchivedBatch]:
         """Finish the batch that was left open, then move all that finished before the cutoff.
@@ -222,14 +226,11 @@ class Archiving:
         LakeUnusable.
         """
         if there := books.is_there(self._lake.table):
-            books.check_source(self._lake.table, self._source)
+            books.check_source(self._lake.table, self.source)
         while self._open(cutoff, batch_rows):
             with self._held() as batch:
                 if batch.lake != self._lake.path:
-                    raise ArchiveFailed(
-                        f"Batch {batch.name} was begun for the lake {batch.lake}: finish it there, or give it up with "
-                        "`archive --abandon`."
-                    )
+                    self._follow(batch, there)
                 if not there:
                     self._lake.table.create()
                     there = True
@@ -238,16 +239,25 @@ class Archiving:
                     raise ArchiveFailed(_immovable(done))
                 yield done
 
+    def _follow(self, batch: ArchiveBatch, there: bool) -> None:
+        """Its lake was moved here: go on with it. Raises ArchiveFailed unless what it has published is here."""
+        if not there or batch.state not in books.PUBLISHED or self._missing(batch, self._lake):
+            raise ArchiveFailed(
+                f"Batch {batch.name} was begun for the lake {batch.lake}, and is not in {self._lake.path}: finish it "
+                f"with `archive --lake {shlex.quote(batch.lake)}`, or give it up with `archive --abandon`."
+            )
+        self._record(batch, lake=self._lake.path)
+
     def abandon(self) -> GivenUp | None:
         """Give up the open batch; None if there is none. Its rows stay in the table, and the next batch takes them.
 
-        Of a batch that has begun to delete only the damaged files are given up. Raises ArchiveBusy; LakeUnusable if the
-        lake does not answer; ArchiveFailed if nothing is damaged and the batch only has to be deleted.
+        Of a batch that has begun to delete only what is damaged or missing in the lake is given up. Raises ArchiveBusy;
+        LakeUnusable if the lake does not answer; ArchiveFailed if the batch only has to be deleted.
         """
         if not ArchiveBatch.objects.filter(is_open=True).exists():
             return None
         with self._held() as batch:
-            lake = Lake(self._spark, batch.lake, self._staging)
+            lake = self._lake = Lake(self._spark, batch.lake, self._staging)
             if self._has_deleted(batch):
                 return self._give_up_files(batch, lake)
             self._withdraw(batch, lake)
@@ -271,38 +281,51 @@ class Archiving:
                 if lake.table.replace(snapshot, published, [], withdrawn=batch.number):
                     return
                 continue  # there is a newer version
-            if batch.state == ArchiveState.VERIFIED and snapshot.last(self._source) >= batch.number:
+            if batch.state == ArchiveState.VERIFIED and published and not self._missing(batch, lake):
                 raise ArchiveFailed(f"Batch {batch.name} is verified and published: run `archive` to delete its rows.")
             return
 
     def _give_up_files(self, batch: ArchiveBatch, lake: Lake) -> GivenUp:
         """Complete the deletion with the intact files, and withdraw those that are damaged."""
+        books.is_there(lake.table)
         spoiled = damaged(lake.table, self._files(batch, lake))
-        if not spoiled:
-            raise ArchiveFailed(
-                f"Batch {batch.name} has begun to delete its rows, and its files are intact: run `archive` to complete "
-                "it."
-            )
         shared = [file.path for file in spoiled if not file.holds_only("batch", batch.number)]
         if shared:
             raise ArchiveFailed(
                 f"{', '.join(shared)} of {lake.path} is damaged, and holds rows of other batches, too. Restore it from "
                 "a backup, and run `archive`."
             )
+        missing = self._missing(batch, lake)
+        if not spoiled and not missing:
+            raise ArchiveFailed(
+                f"Batch {batch.name} has begun to delete its rows, and its files are intact: run `archive` to complete "
+                "it."
+            )
         deleted = self._delete_from(batch, lake, spoiled)
-        lost = max(0, sum(file.rows for file in spoiled) - self._in_table(batch, spoiled, deleted.some))
+        kept = self._in_table(batch, [] if missing else spoiled, deleted.some)
+        lost = max(0, missing + sum(file.rows for file in spoiled) - kept)
         paths = tuple(file.path for file in spoiled)
-        while not lake.table.replace(lake.table.snapshot(), spoiled, [], withdrawn=batch.number):
+        while spoiled and not lake.table.replace(lake.table.snapshot(), spoiled, [], withdrawn=batch.number):
             pass  # there is a newer version
         sums = checksums_of(self._copying(batch, lake.table.snapshot(), ()).own())
         checksums = {**(batch.checksums or {}), **sums._asdict(), "lost": lost, "damaged": list(paths)}
-        self._record(batch, state=ArchiveState.DELETED, is_open=None, checksums=checksums, **self._ended(deleted))
-        return GivenUp(batch, paths, lost)
+        self._record(batch, checksums=checksums, **self._ended(batch, deleted))
+        return GivenUp(batch, paths, lost, missing)
+
+    def _missing(self, batch: ArchiveBatch, lake: Lake) -> int:
+        """How many rows of the batch, which is published, the lake no longer has, as after it was restored from an
+        early backup.
+        """
+        copying = self._copying(batch, lake.table.snapshot(), ())
+        return max(0, booked(batch).row_count - copying.published())
 
     @staticmethod
     def _in_table(batch: ArchiveBatch, files: Sequence[DataFile], but: Sequence[int]) -> int:
-        """How many rows of the table these files may have held. but: ids of rows of other files that stay, too."""
-        bounds = Q()
+        """How many rows of the table these files may have held; without files, the batch. but: ids of rows that other
+        files hold, and that stay, too.
+        """
+        sums = booked(batch)
+        bounds = Q() if files else Q(finished_at__range=(instant(sums.first), instant(sums.last)))
         for file in files:
             ids, ends = (file.least["id"], file.most["id"]), (file.least["finished_at"], file.most["finished_at"])
             bounds |= Q(id__range=ids, finished_at__range=ends)
@@ -310,7 +333,7 @@ class Archiving:
 
     def _files(self, batch: ArchiveBatch, lake: Lake) -> list[DataFile]:
         """The published files that hold rows of the batch."""
-        return lake.table.snapshot().chosen(source=[self._source], batch=[batch.number])
+        return lake.table.snapshot().chosen(source=[self.source], batch=[batch.number])
 
     # Who archives
 
@@ -342,7 +365,9 @@ class Archiving:
         free = Q(leased_until__isnull=True) | Q(leased_until__lte=now)
         open_ = ArchiveBatch.objects.filter(free, is_open=True)
         if not open_.update(lease_token=token, leased_until=now + LEASE):
-            raise ArchiveBusy("Another process archives. If it was killed, its lease ends within a minute.")
+            raise ArchiveBusy(
+                "Another process archives: run it again later. If it was killed, its lease ends in a minute."
+            )
         with _renewed(self._store, token):
             try:
                 yield ArchiveBatch.objects.get(lease_token=token)
@@ -371,21 +396,21 @@ class Archiving:
 
     def _write(self, batch: ArchiveBatch) -> None:
         snapshot = self._lake.table.snapshot()
-        if snapshot.last(self._source) >= batch.number:
+        if snapshot.last(self.source) >= batch.number:
             # By a run that this database knows nothing of, as after it was restored, or by one that was taken over:
             # what is published stays, and is not written once more.
-            number, name = books.next_number(snapshot, self._source), books.new_name(self._store.now())
+            number, name = books.next_number(snapshot, self.source), books.new_name(self._store.now())
             self._record(batch, number=number, name=name, attempt=0)
         self._record(batch, attempt=batch.attempt + 1)
         archive.write(self._copying(batch, snapshot, self._known(batch, snapshot)))
         self._record(batch, state=ArchiveState.WRITTEN, written_at=self._store.now())
 
     def _place(self, batch: ArchiveBatch) -> BatchPlace:
-        return BatchPlace(self._source, batch.number, batch.directory)
+        return BatchPlace(self.source, batch.number, batch.directory)
 
     def _known(self, batch: ArchiveBatch, snapshot: Snapshot) -> list[int]:
         """The batches whose rows may be in the table too, beside this one."""
-        numbers = books.in_both(snapshot, self._source, set(books.settled()))
+        numbers = books.in_both(snapshot, self.source, set(books.settled()))
         return [number for number in numbers if number != batch.number or not snapshot.of(batch.directory)]
 
     def _copying(self, batch: ArchiveBatch, snapshot: Snapshot, known: Sequence[int]) -> Copying:
@@ -400,7 +425,8 @@ class Archiving:
         if verified is None or not self._publish(batch, copying, verified):
             self._again(batch)
             return
-        checksums = verified.own._asdict() | {"known": known, "replaced": (batch.checksums or {}).get("replaced", {})}
+        replaced = (batch.checksums or {}).get("replaced", {})
+        checksums = verified.own._asdict() | {"known": known, "replaced": replaced, "masked": copying.masked}
         counted = {"row_count": verified.row_count, "checksums": checksums}
         self._record(batch, state=ArchiveState.VERIFIED, verified_at=self._store.now(), **counted)
 
@@ -412,18 +438,20 @@ class Archiving:
         snapshot = copying.snapshot
         if not verified.own.row_count or snapshot.of(batch.directory):
             return True
+        books.check_source(self._lake.table, self.source)  # another database may have begun at the same time
         replaced = {number: sums._asdict() for number, sums in verified.replaced.items()}
         self._record(batch, checksums={"replaced": replaced})
         others = archive.rest(copying, verified.replaced) if replaced else archive.Rest([], [])
         about = {"rows": verified.own.row_count, "digest": verified.own.digest, "directory": batch.directory}
-        return self._lake.table.publish(snapshot, self._source, batch.number, verified.files, others, **about)
+        return self._lake.table.publish(snapshot, self.source, batch.number, verified.files, others, **about)
 
     def _again(self, batch: ArchiveBatch) -> None:
         """A row that was committed late, or deleted meanwhile, makes the copy wrong. So does a broken disk."""
         self._record(batch, state=ArchiveState.PLANNED)
         if batch.attempt % ATTEMPTS == 0:
             raise ArchiveFailed(
-                f"Batch {batch.name} was written {batch.attempt} times and never matched the table; all is still there."
+                f"Batch {batch.name} was written {batch.attempt} times and never matched the table; all is still "
+                "there. Run `archive` again when its rows no longer change, or give it up with `archive --abandon`."
             )
 
     def _delete(self, batch: ArchiveBatch) -> ArchivedBatch:
@@ -431,6 +459,8 @@ class Archiving:
         known = batch.checksums["known"]
         restored = books.restored(known)
         try:
+            if missing := self._missing(batch, self._lake):
+                raise self._incomplete(batch, missing)
             deleted = self._delete_from(batch, self._lake)
         except READ_ERRORS as error:
             spoiled = damaged(self._lake.table, self._files(batch, self._lake))
@@ -438,8 +468,7 @@ class Archiving:
                 raise  # an outage
             self._delete_from(batch, self._lake, spoiled)
             raise self._damaged(batch, spoiled) from error
-        ended = self._ended(deleted)
-        self._record(batch, state=ArchiveState.DELETED, is_open=None, **ended)
+        self._record(batch, **self._ended(batch, deleted))
         if known and not deleted.changed:
             copying = self._copying(batch, self._lake.table.snapshot(), known)
             books.settle(archive.ends(copying), restored, batch)
@@ -448,17 +477,30 @@ class Archiving:
 
     def _delete_from(self, batch: ArchiveBatch, lake: Lake, without: Sequence[DataFile] = ()) -> Deleted:
         """Delete the rows that the files of the batch hold, without those that are damaged."""
-        copying = self._copying(batch, lake.table.snapshot(), (batch.checksums or {})["known"])
-        sides = SideRows(self._store, batch.lake, self._source, copying.masked)
+        checksums = batch.checksums or {}
+        copying = self._copying(batch, lake.table.snapshot(), checksums["known"])
+        copying = replace(copying, masked=sorted({*copying.masked, *checksums.get("masked", ())}))
+        sides = SideRows(self._store, batch.lake, self.source, copying.masked)
         sides.copy(batch.number, batch.cutoff, books.copied_until(batch.lake))
-        self._record(batch, state=ArchiveState.DELETING)
+        # What is restored from now on may stay in the table: see `books.note_restored`.
+        begun = books.deleted_at(self._store.now(), batch.restored_at)
+        self._record(batch, state=ArchiveState.DELETING, deleted_at=begun)
         intact = [file for file in self._files(batch, lake) if file not in without] if without else None
         return archive.delete(copying, batch.row_count or 0, intact)
 
-    def _ended(self, deleted: Deleted) -> dict[str, datetime]:
-        """When the deletion ended. Rows that were changed are in the table, too, as if they had been restored."""
-        now = self._store.now()
-        return {"deleted_at": now, "restored_at": now} if deleted.changed else {"deleted_at": now}
+    @staticmethod
+    def _ended(batch: ArchiveBatch, deleted: Deleted) -> dict[str, object]:
+        """What is recorded at the end. Rows that were changed are in the table, too, as if they had been restored."""
+        ended = {"state": ArchiveState.DELETED, "is_open": None}
+        return ended | ({"restored_at": batch.deleted_at} if deleted.changed else {})
+
+    @staticmethod
+    def _incomplete(batch: ArchiveBatch, missing: int) -> ArchiveFailed:
+        return ArchiveFailed(
+            f"The lake at {batch.lake} lacks {missing:,} rows that batch {batch.name} has published. No row was "
+            "deleted now. Restore the lake from a newer backup and run `archive` again, or give these rows up with "
+            "`archive --abandon`."
+        )
 
     @staticmethod
     def _damaged(batch: ArchiveBatch, files: Sequence[DataFile]) -> ArchiveFailed:
@@ -468,6 +510,11 @@ class Archiving:
             f"{sum(file.rows for file in files):,} rows: {paths}. The rows of the other files are deleted. "
             "Restore these files from a backup and run `archive` again, or give them up with `archive --abandon`."
         )
+
+
+def booked(batch: ArchiveBatch) -> Checksums:
+    """What its files held when they were verified."""
+    return Checksums(**{name: (batch.checksums or {})[name] for name in Checksums._fields})
 
 
 def _cutoff(cutoff: datetime, batch_rows: int) -> datetime | None:
@@ -510,6 +557,11 @@ def run_archive(pipeline: Pipeline, options: Options) -> None:
     if options["abandon"]:
         pipeline.tell(_given_up(archiving.abandon()))
         return
+    if books.is_there(pipeline.lake.table) and (lacking := books.lacking(pipeline.lake.table, archiving.source)):
+        pipeline.tell(
+            f"The lake at {path} has batches of this database up to {lacking[0]}, and the books up to {lacking[1]}: it "
+            "may be an early backup. `run_pipeline check` tells what is missing; restore a newer one if there is any."
+        )
     older_than = options["older_than"]
     cutoff = pipeline.store.now() - (get_settings().ARCHIVE_AFTER if older_than is None else older_than)
     moved = 0
@@ -537,12 +589,13 @@ def _immovable(done: ArchivedBatch) -> str:
 def _given_up(done: GivenUp | None) -> str:
     if done is None:
         return "No batch is open."
-    if not done.damaged:
+    if not done.damaged and not done.missing:
         return f"Batch {done.batch.name} is given up; its rows are in the table."
+    what = [f"these damaged files: {', '.join(done.damaged)}"] if done.damaged else []
+    what += [f"{done.missing:,} rows that the lake lacks"] if done.missing else []
     return (
-        f"Of batch {done.batch.name} these damaged files are given up: {', '.join(done.damaged)}. {done.lost:,} of "
-        "their rows are in neither the table nor the lake; the rest is in the table, and the rows of the other files "
-        "are in the lake."
+        f"Of batch {done.batch.name} is given up: {'; '.join(what)}. {done.lost:,} of these rows are in neither the "
+        "table nor the lake; the rest is in the table, and all other rows of the batch are in the lake."
     )
 
 

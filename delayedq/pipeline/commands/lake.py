@@ -22,6 +22,7 @@ from delayedq.core.instants import instant
 from delayedq.exceptions import InvalidOption, LakeDamaged, LakeUnusable
 from delayedq.models import FinishedMessage
 from delayedq.pipeline import books
+from delayedq.pipeline.commands.archive import booked
 from delayedq.pipeline.lake.side_table import SIDES
 from delayedq.pipeline.lake.table import MESSAGES, RETENTION
 from delayedq.pipeline.models import ArchiveBatch, ArchiveState, LakeCheck
@@ -158,7 +159,7 @@ def _against_books(path: str, found: dict[int, Checksums], last: int) -> Iterato
     """
     replaced = books.replaced(last)
     for batch in ArchiveBatch.objects.filter(state__in=books.PUBLISHED, checksums__isnull=False).order_by("number"):
-        expected = _booked(batch)
+        expected = booked(batch)
         newer = (Checksums(**sums) for sums in replaced.get(batch.number, ()))
         sums = reduce(Checksums.with_, newer, found.get(batch.number, Checksums()))
         if sums == expected or (batch.lake != path and not sums.row_count):
@@ -171,11 +172,6 @@ def _against_books(path: str, found: dict[int, Checksums], last: int) -> Iterato
             yield f"batch {batch.number} has other values than the books say"
 
 
-def _booked(batch: ArchiveBatch) -> Checksums:
-    """What its files held when they were verified."""
-    return Checksums(**{name: (batch.checksums or {})[name] for name in Checksums._fields})
-
-
 def _in_neither(pipeline: Pipeline, snapshot: Snapshot, source: str) -> Iterator[str]:
     """Rows that were in the table when their batch was verified, and are in neither the table nor the lake.
 
@@ -184,13 +180,13 @@ def _in_neither(pipeline: Pipeline, snapshot: Snapshot, source: str) -> Iterator
     """
     for batch in ArchiveBatch.objects.filter(checksums__isnull=False, lake=pipeline.lake.path).order_by("number"):
         if lost := (batch.checksums or {}).get("lost"):
-            yield f"batch {batch.number}: {lost:,} rows of damaged files are in neither the table nor the lake"
+            yield f"batch {batch.number}: {lost:,} rows are in neither the table nor the lake"
         if batch.state != ArchiveState.ABANDONED or not batch.row_count or _may_be_pruned(pipeline, batch):
             continue
-        booked = _booked(batch)
-        first, last = instant(booked.first), instant(booked.last)
+        sums = booked(batch)
+        first, last = instant(sums.first), instant(sums.last)
         table = FinishedMessage.objects.filter(finished_at__range=(first, last)).count()
-        lake = archive.count_within(pipeline.lake.history(snapshot=snapshot, source=source), booked)
+        lake = archive.count_within(pipeline.lake.history(snapshot=snapshot, source=source), sums)
         if table + lake < batch.row_count:
             yield (
                 f"batch {batch.number} was given up, and {batch.row_count - table - lake:,} of its {batch.row_count:,} "

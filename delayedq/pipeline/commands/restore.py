@@ -20,7 +20,6 @@ from delayedq.pipeline import books
 from delayedq.pipeline.archived import as_ended
 from delayedq.pipeline.commands.archive import SideRows
 from delayedq.pipeline.lake.rows import WantedRows, read
-from delayedq.pipeline.models import ArchiveBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -109,7 +108,7 @@ def _restored(pipeline: WithoutSpark, rows: dict[int, dict[str, Any]]) -> Counte
             side_rows.restore(fresh)
             counts.update(restored=len(fresh), there=len(there), live=len(live - there))
             batches |= {rows[id_]["batch"] for id_ in fresh}
-        ArchiveBatch.objects.filter(number__in=batches).update(restored_at=pipeline.store.now())
+        books.note_restored(batches, pipeline.store.now())
     return counts
 
 

@@ -160,6 +160,14 @@ class Copying:
         """What the lake has published of the batch (LAKE)."""
         return self.lake.history(snapshot=self.snapshot, source=self.place.source, batches=[self.place.number])
 
+    def published(self) -> int:
+        """How many rows of the batch the lake has. Only files that hold rows of others, too, are read."""
+        source, number = self.place.source, self.place.number
+        files = self.snapshot.chosen(source=[source], batch=[number])
+        own = [file for file in files if file.holds_only("source", source) and file.holds_only("batch", number)]
+        shared = [file for file in files if file not in own]
+        return sum(file.rows for file in own) + (self.own_of(shared).count() if shared else 0)
+
     def own_of(self, files: Sequence[DataFile]) -> DataFrame:
         """The part of it that these files hold (LAKE)."""
         of_batch = (F.col("source") == self.place.source) & (F.col("batch") == self.place.number)
@@ -340,7 +348,7 @@ def delete(copying: Copying, row_count: int, files: Sequence[DataFile] | None = 
     own = copying.own() if files is None else copying.own_of(files)
     if copying.known:
         own = own.unionByName(copying.copied_before())
-    rows = own.select("id", digest().alias("digest"), masks().alias("masks"))
+    rows = own.select("id", digest().alias("digest"), masks(copying.masked).alias("masks"))
     if copying.here is not None and row_count <= SMALL_ROWS:
         deletion = _Deletion(copying.here, copying.cutoff)
         return _sum(deletion.of((row.id, row.digest, row.masks) for row in rows.collect()))

@@ -19,6 +19,8 @@ from delayedq.pipeline.spark.reading import COLUMNS, ENDED
 from delayedq.pipeline.spark.schema import MESSAGES
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pyspark.sql import Column
 
 #: What is masked of the messages of sensitive tasks. (In the texts of errors, secrets are masked already.)
@@ -44,9 +46,13 @@ def digest() -> Column:
     return F.sha2(F.concat_ws(",", *(_told(name) for name in MESSAGES.names)), 256)
 
 
-def masks() -> Column:
-    """What of a row is masked: bit n for the column n of SECRET."""
-    bits = (F.when(F.col(name) == MASKED, 1 << place).otherwise(0) for place, name in enumerate(SECRET))
+def masks(kinds: Collection[str]) -> Column:
+    """What of a row is masked: bit n for the column n of SECRET. kinds: those whose messages may be masked.
+
+    The messages of others may hold the same text: it is compared as any other.
+    """
+    may_be = F.col("kind").isin(*kinds)
+    bits = (F.when(may_be & (F.col(name) == MASKED), 1 << place).otherwise(0) for place, name in enumerate(SECRET))
     return sum(bits, F.lit(0))
 
 

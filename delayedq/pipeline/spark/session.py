@@ -34,7 +34,8 @@ READ_ERRORS = (*SPARK_ERRORS, OSError)
 #: What an error may say, in any of its lines, and what helps.
 _CURES = {
     r"No space left on device|Disk quota exceeded": "The disk is full: make room",
-    r"Permission denied|AccessControlException": "Let the user of this process and of the executors write it",
+    r"Permission denied|AccessControlException|Read-only file system|Mkdirs failed": "Let the user of this process and "
+    "of the executors write it",
     r"PATH_NOT_FOUND|FILE_NOT_EXIST|FileNotFoundException|No such file or directory": "Make it reachable from here and "
     "from all executors",
     r"FAILED_READ_FILE|CANNOT_READ_FILE|not a Parquet file|Could not read footer": "The file is spoiled: restore it",

@@ -206,7 +206,7 @@ def test_rows_that_only_a_damaged_file_had_are_told_with_their_number(half_delet
 
     assert given_up.lost == 4
     assert ids() == set(range(4, 10))
-    assert checked(told) == ["  batch 1: 4 rows of damaged files are in neither the table nor the lake"]
+    assert checked(told) == ["  batch 1: 4 rows are in neither the table nor the lake"]
 
 
 @ONE_STORE

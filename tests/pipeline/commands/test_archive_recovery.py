@@ -6,12 +6,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+from pyspark.sql import functions as F
 
 from delayedq.exceptions import ArchiveBusy, ArchiveFailed, LakeUnusable
 from delayedq.models import FinishedMessage
+from delayedq.pipeline.books import source_of
 from delayedq.pipeline.commands.archive import Archiving
-from delayedq.pipeline.lake.table import LakeTable
+from delayedq.pipeline.lake.table import MESSAGES, LakeTable
 from delayedq.pipeline.models import ArchiveBatch, ArchiveState
+from delayedq.pipeline.spark.measuring import measured
+from delayedq.pipeline.spark.schema import LAKE
 from tests.pipeline.archives import ONE_STORE, Killed, archived, die_at
 from tests.pipeline.given import DAY, NOW, finished, history, ids
 
@@ -99,6 +103,27 @@ def test_two_databases_of_one_name_do_not_archive_into_one_lake(archiving, lake,
     settings.DELAYEDQ = {"LAKE_SOURCE": "another"}
     [done] = archiving().run(NOW)
     assert (done.deleted, archived(lake)) == (4, [1, 1, 2, 2, 3, 3, 4, 4])
+
+
+@ONE_STORE
+def test_of_two_databases_of_one_name_that_begin_at_once_one_is_refused(archiving, lake, store, settings):
+    history(4)
+
+    def begin_another(batch):
+        """Publish what another database, with other ids, has written at the same time."""
+        if batch.state == ArchiveState.WRITTEN and batch.number == 1:
+            rows = lake.files(f"{MESSAGES}/{batch.directory}").select(LAKE.names)
+            lake.write("another", rows.withColumn("id", F.col("id") + 100))
+            files = measured(lake.files(f"{MESSAGES}/another")).files
+            assert lake.table.publish(lake.table.snapshot(), source_of(store.alias), 1, files)
+
+    with pytest.raises(LakeUnusable, match="LAKE_SOURCE"):
+        list(archiving(tell=begin_another).run(NOW))
+    assert (ids(), archived(lake)) == ({1, 2, 3, 4}, [101, 102, 103, 104])
+
+    settings.DELAYEDQ = {"LAKE_SOURCE": "another"}
+    [done] = archiving().run(NOW)
+    assert (done.deleted, archived(lake)) == (4, [1, 2, 3, 4, 101, 102, 103, 104])
 
 
 @ONE_STORE

@@ -10,6 +10,7 @@ from delayedq.exceptions import InvalidMessage
 from delayedq.models import FinishedMessage, Message
 from delayedq.operations.archived import send_again
 from delayedq.pipeline.commands.archive import Archiving
+from delayedq.pipeline.models import ArchiveState
 from tests.app.tasks import echo, pay
 from tests.pipeline.given import DAY, NOW, finished
 
@@ -38,6 +39,34 @@ def test_what_is_sensitive_is_masked_in_the_lake_and_the_rest_is_plain(archiving
 def test_without_the_setting_nothing_is_masked(archiving, lake, two):
     list(archiving().run(NOW))
     assert {row.payload for row in lake.history().collect()} == {'{"args":[1]}', '{"args":[2]}'}
+
+
+@ONE_DATABASE
+@pytest.mark.parametrize("column", ["payload", "result"])
+def test_a_text_like_the_mask_is_compared_as_any_other(archiving, lake, two, column):
+    FinishedMessage.objects.update(**{column: MASKED})
+
+    def change(batch):
+        if batch.state == ArchiveState.VERIFIED and batch.number == 1:
+            FinishedMessage.objects.filter(id=2).update(**{column: '"changed"'})
+
+    first, second = archiving(tell=change).run(NOW)
+
+    assert (first.deleted, first.some, second.replaced) == (1, (2,), 1)
+    assert {row.id: row[column] for row in lake.history().collect()} == {1: MASKED, 2: '"changed"'}
+
+
+@ONE_DATABASE
+def test_what_was_verified_as_masked_is_deleted_after_the_setting_has_changed(archiving, lake, settings, two):
+    settings.DELAYEDQ = {"ARCHIVE_SENSITIVE": "masked"}
+
+    def change(batch):
+        if batch.state == ArchiveState.VERIFIED:
+            settings.DELAYEDQ = {"ARCHIVE_SENSITIVE": "plain"}
+
+    [done] = archiving(tell=change).run(NOW)
+
+    assert (done.deleted, done.changed) == (2, 0)
 
 
 @ONE_DATABASE
