@@ -16,12 +16,12 @@ from delayedq.management.selecting import (
     DEAD_FILTERS,
     LIVE_FILTERS,
     add_filters,
+    ahead,
     at,
     ended_selection,
     ids_of,
     is_filtered,
     live_selection,
-    moment,
     named_live,
     unknown_name,
 )
@@ -84,7 +84,7 @@ def add_change(verb: str, parser: ArgumentParser) -> None:
     if verb == "reschedule":
         time = parser.add_mutually_exclusive_group(required=True)
         time.add_argument("--now", action="store_true", help="What is due already keeps its place.")
-        time.add_argument("--to", type=moment, metavar="TIME", help="ISO 8601; or +2h: in two hours.")
+        time.add_argument("--to", type=ahead, metavar="TIME", help="ISO 8601; or +2h: in two hours.")
         _add_spread(time, parser)
     if is_retry:
         _add_spread(parser, parser)
@@ -94,7 +94,7 @@ def add_change(verb: str, parser: ArgumentParser) -> None:
 
 def _add_spread(group: Any, parser: ArgumentParser) -> None:
     group.add_argument("--over", type=age, metavar="TIME", help="Spread them over a period, from --from on.")
-    parser.add_argument("--from", dest="start", type=moment, metavar="TIME", help="Of --over (default: now).")
+    parser.add_argument("--from", dest="start", type=ahead, metavar="TIME", help="Of --over (default: now).")
     parser.add_argument("--jitter", type=_share, default=0.1, metavar="PERCENT", help="Of --over (default: 10).")
 
 
@@ -110,6 +110,8 @@ def _change(verb: str, options: dict[str, Any], now: datetime) -> Change | None:
     match verb:
         case "shift":
             return Shift(-options["earlier"] if options["later"] is None else options["later"])
+        case "reschedule" if options["over"] is None and options["start"] is not None:
+            raise CommandError(_("--from goes with --over."))
         case "reschedule" if options["now"]:
             return RunNow()
         case "reschedule" if options["to"] is not None:
@@ -147,6 +149,8 @@ def _do(
 ) -> None:
     """Ask, do it, and tell. Raises CommandError if nothing is changed."""
     if preview.changing.exact and not preview.changing.number:
+        if options["json"]:
+            out.write(as_json(_value(None, bulk, Counter())))
         raise CommandError(_("None of these messages can be changed."), returncode=Exit.UNCHANGED)
     said = described(bulk.does, bulk.change, bulk.as_of)
     confirm(_("%(action)s: %(messages)s?") % {"action": said, "messages": preview.changing.of_messages}, options, err)

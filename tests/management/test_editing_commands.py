@@ -209,6 +209,11 @@ def test_what_is_interrupted_names_its_edit_which_can_be_undone(store, monkeypat
         ("shift", "a", "--later", "2h", "--earlier", "1h"),
         ("reschedule", "a"),
         ("reschedule", "a", "--to", "soon"),
+        ("reschedule", "a", "--to", "2h"),
+        ("reschedule", "a", "--to", "2030-11-03T01:30"),  # it comes twice
+        ("reschedule", "a", "--to", "2030-03-10T02:30"),  # it never comes
+        ("reschedule", "a", "--now", "--from", "+2h"),
+        ("cancel", "--priority", "99999"),
         ("reschedule", "a", "--over", "1h", "--jitter", "101"),
         ("reschedule", "a", "--now", "--over", "1h"),
         ("cancel", "a", "--by", ""),
