@@ -43,7 +43,7 @@ from delayedq.operations.edits import CANCEL, RESCHEDULE, RETRY, begin, stop
 from delayedq.operations.live_states import is_running, state_of
 from delayedq.operations.pauses import paused_now
 from delayedq.operations.undo import can_undo, undo
-from delayedq.operations.wording import exact, printable
+from delayedq.operations.wording import exact, grouped, printable
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -159,8 +159,10 @@ def _do(
     edit = begin(store, bulk.does, said, operator(options))
     skipped = _in_parts(edit, lambda after: carry_out_part(store, edit, bulk, after), err)
     undoable = _("Undo: manage.py delayedq undo %(edit)s") % {"edit": edit.pk}
-    told = f"{said}: {summary(edit.changed, skipped)}." + (f" {undoable}" if edit.changed else "")
-    tell(out, options, told, _value(edit, bulk, skipped))
+    is_cut = not preview.changing.exact and edit.changed == bulk.most
+    rest = _(" It stopped there: others that match are as they were.") if is_cut else ""
+    told = f"{said}: {summary(edit.changed, skipped)}.{rest}" + (f" {undoable}" if edit.changed else "")
+    tell(out, options, told, _value(edit, bulk, skipped) | {"is_cut": is_cut})
     if not edit.changed:
         raise CommandError(_("Nothing was changed."), returncode=Exit.UNCHANGED)
 
@@ -194,7 +196,7 @@ def _show(out: OutputWrapper, said: str, bulk: BulkEdit, preview: Preview, *, fo
     then = becoming(bulk.change, places, bulk.as_of) if bulk.change is not None else places
     each = [*zip(preview.rows, places, then, strict=True)]
     if for_programs:
-        number = {"changing": preview.changing.number, "exact": preview.changing.exact}
+        number = {"changing": preview.changing.number, "exact": preview.changing.exact, "most": preview.changing.most}
         about = {"action": bulk.does, "description": said, **number, "skipped": preview.skipped}
         out.write(as_json(about | {"messages": [_compared(*one) for one in each]}))
         return
@@ -203,6 +205,9 @@ def _show(out: OutputWrapper, said: str, bulk: BulkEdit, preview: Preview, *, fo
         out.write(f"  {_name(row)}: {exact(before.scheduled_at)}{becomes}")
     left = f" ({_('skipped: %(reasons)s') % {'reasons': ', '.join(preview.skipped)}})" if preview.skipped else ""
     out.write(f"{said}: {preview.changing.of_messages}{left}.")
+    if not preview.changing.exact:
+        most = {"most": grouped(preview.changing.most)}
+        out.write(_("At most %(most)s are changed now, and then it stops.") % most)
 
 
 def _compared(row: Message | FinishedMessage, before: LanePosition, after: LanePosition) -> dict[str, Any]:
@@ -230,7 +235,7 @@ def _in_parts(edit: Edit, do: Callable[[int], EditProgress], err: OutputWrapper)
 
 def _value(edit: Edit | None, bulk: BulkEdit, skipped: Counter[str]) -> dict[str, Any]:
     about = {"edit": edit and edit.pk, "action": bulk.does, "description": edit.description if edit else ""}
-    return {**about, "changed": edit.changed if edit else 0, "skipped": dict(skipped)}
+    return {**about, "changed": edit.changed if edit else 0, "skipped": dict(skipped), "is_cut": False}
 
 
 # stop

@@ -155,8 +155,10 @@ def test_it_stops_at_what_the_preview_said(store, monkeypatch):
     monkeypatch.setattr(Count, "most", 5)
     monkeypatch.setattr(edits, "CHUNKS", 1)
     store.offer_many([message(f"{number}", kind="tests.other") for number in range(8)])
-    assert told("cancel", "--task", "tests.other", "--yes")["changed"] == 5
-    assert Message.objects.count() == 3
+    assert "At most 5 are changed now, and then it stops." in said("cancel", "--task", "tests.other", "--dry-run")
+    done = told("cancel", "--task", "tests.other", "--yes")
+    assert (done["changed"], done["is_cut"], Message.objects.count()) == (5, True, 3)
+    assert told("cancel", "--all", "--yes")["is_cut"] is False
 
 
 @SQLITE
