@@ -16,12 +16,12 @@ from delayedq.management.selecting import (
     DEAD_FILTERS,
     LIVE_FILTERS,
     add_filters,
+    ahead,
     at,
     ended_selection,
     ids_of,
     is_filtered,
     live_selection,
-    moment,
     named_live,
     unknown_name,
 )
@@ -43,7 +43,7 @@ from delayedq.operations.edits import CANCEL, RESCHEDULE, RETRY, begin, stop
 from delayedq.operations.live_states import is_running, state_of
 from delayedq.operations.pauses import paused_now
 from delayedq.operations.undo import can_undo, undo
-from delayedq.operations.wording import exact, printable
+from delayedq.operations.wording import exact, grouped, printable
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -84,7 +84,7 @@ def add_change(verb: str, parser: ArgumentParser) -> None:
     if verb == "reschedule":
         time = parser.add_mutually_exclusive_group(required=True)
         time.add_argument("--now", action="store_true", help="What is due already keeps its place.")
-        time.add_argument("--to", type=moment, metavar="TIME", help="ISO 8601; or +2h: in two hours.")
+        time.add_argument("--to", type=ahead, metavar="TIME", help="ISO 8601; or +2h: in two hours.")
         _add_spread(time, parser)
     if is_retry:
         _add_spread(parser, parser)
@@ -94,7 +94,7 @@ def add_change(verb: str, parser: ArgumentParser) -> None:
 
 def _add_spread(group: Any, parser: ArgumentParser) -> None:
     group.add_argument("--over", type=age, metavar="TIME", help="Spread them over a period, from --from on.")
-    parser.add_argument("--from", dest="start", type=moment, metavar="TIME", help="Of --over (default: now).")
+    parser.add_argument("--from", dest="start", type=ahead, metavar="TIME", help="Of --over (default: now).")
     parser.add_argument("--jitter", type=_share, default=0.1, metavar="PERCENT", help="Of --over (default: 10).")
 
 
@@ -110,6 +110,8 @@ def _change(verb: str, options: dict[str, Any], now: datetime) -> Change | None:
     match verb:
         case "shift":
             return Shift(-options["earlier"] if options["later"] is None else options["later"])
+        case "reschedule" if options["over"] is None and options["start"] is not None:
+            raise CommandError(_("--from goes with --over."))
         case "reschedule" if options["now"]:
             return RunNow()
         case "reschedule" if options["to"] is not None:
@@ -147,6 +149,8 @@ def _do(
 ) -> None:
     """Ask, do it, and tell. Raises CommandError if nothing is changed."""
     if preview.changing.exact and not preview.changing.number:
+        if options["json"]:
+            out.write(as_json(_value(None, bulk, Counter())))
         raise CommandError(_("None of these messages can be changed."), returncode=Exit.UNCHANGED)
     said = described(bulk.does, bulk.change, bulk.as_of)
     confirm(_("%(action)s: %(messages)s?") % {"action": said, "messages": preview.changing.of_messages}, options, err)
@@ -155,8 +159,10 @@ def _do(
     edit = begin(store, bulk.does, said, operator(options))
     skipped = _in_parts(edit, lambda after: carry_out_part(store, edit, bulk, after), err)
     undoable = _("Undo: manage.py delayedq undo %(edit)s") % {"edit": edit.pk}
-    told = f"{said}: {summary(edit.changed, skipped)}." + (f" {undoable}" if edit.changed else "")
-    tell(out, options, told, _value(edit, bulk, skipped))
+    is_cut = not preview.changing.exact and edit.changed == bulk.most
+    rest = _(" It stopped there: others that match are as they were.") if is_cut else ""
+    told = f"{said}: {summary(edit.changed, skipped)}.{rest}" + (f" {undoable}" if edit.changed else "")
+    tell(out, options, told, _value(edit, bulk, skipped) | {"is_cut": is_cut})
     if not edit.changed:
         raise CommandError(_("Nothing was changed."), returncode=Exit.UNCHANGED)
 
@@ -190,7 +196,7 @@ def _show(out: OutputWrapper, said: str, bulk: BulkEdit, preview: Preview, *, fo
     then = becoming(bulk.change, places, bulk.as_of) if bulk.change is not None else places
     each = [*zip(preview.rows, places, then, strict=True)]
     if for_programs:
-        number = {"changing": preview.changing.number, "exact": preview.changing.exact}
+        number = {"changing": preview.changing.number, "exact": preview.changing.exact, "most": preview.changing.most}
         about = {"action": bulk.does, "description": said, **number, "skipped": preview.skipped}
         out.write(as_json(about | {"messages": [_compared(*one) for one in each]}))
         return
@@ -199,6 +205,9 @@ def _show(out: OutputWrapper, said: str, bulk: BulkEdit, preview: Preview, *, fo
         out.write(f"  {_name(row)}: {exact(before.scheduled_at)}{becomes}")
     left = f" ({_('skipped: %(reasons)s') % {'reasons': ', '.join(preview.skipped)}})" if preview.skipped else ""
     out.write(f"{said}: {preview.changing.of_messages}{left}.")
+    if not preview.changing.exact:
+        most = {"most": grouped(preview.changing.most)}
+        out.write(_("At most %(most)s are changed now, and then it stops.") % most)
 
 
 def _compared(row: Message | FinishedMessage, before: LanePosition, after: LanePosition) -> dict[str, Any]:
@@ -226,7 +235,7 @@ def _in_parts(edit: Edit, do: Callable[[int], EditProgress], err: OutputWrapper)
 
 def _value(edit: Edit | None, bulk: BulkEdit, skipped: Counter[str]) -> dict[str, Any]:
     about = {"edit": edit and edit.pk, "action": bulk.does, "description": edit.description if edit else ""}
-    return {**about, "changed": edit.changed if edit else 0, "skipped": dict(skipped)}
+    return {**about, "changed": edit.changed if edit else 0, "skipped": dict(skipped), "is_cut": False}
 
 
 # stop

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING, Any
 
 from django.db import Error, connections
@@ -17,6 +18,7 @@ from delayedq.management.selecting import ENDED, OUTCOMES, add_filters, ended_se
 from delayedq.management.telling import add_json, plain
 from delayedq.masking import shown
 from delayedq.models import FinishedMessage, Message
+from delayedq.operations.browsing import PAGE
 from delayedq.operations.following import Following
 from delayedq.operations.timeline import ran_for
 from delayedq.operations.wording import printable
@@ -33,9 +35,15 @@ FILTERS = ("queue", "task", "state", "key", "error", "group", "priority", "worke
 
 def add_tail(parser: ArgumentParser) -> None:
     add_filters(parser, FILTERS, (STARTED, *OUTCOMES, ENDED))
-    parser.add_argument("-n", "--last", type=int, default=10, metavar="N", help="Begin with the last N ends (10).")
+    parser.add_argument("-n", "--last", type=_last, default=10, metavar="N", help="Begin with the last N ends (10).")
     parser.add_argument("--every", type=seconds, default=seconds("1"), metavar="S", help="Look every S seconds (1).")
     add_json(parser, "For programs: an object on each line.")
+
+
+def _last(text: str) -> int:
+    if not text.isdecimal() or int(text) > PAGE:
+        raise ArgumentTypeError(f"{text!r} is not a number from 0 to {PAGE}")
+    return int(text)
 
 
 def run_tail(out: OutputWrapper, err: OutputWrapper, options: dict[str, Any]) -> None:

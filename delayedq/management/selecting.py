@@ -7,7 +7,9 @@ from argparse import ArgumentTypeError
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from django.core.exceptions import ValidationError
 from django.core.management.base import CommandError
+from django.forms.utils import from_current_timezone
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
@@ -53,7 +55,7 @@ def add_filters(parser: ArgumentParser, names: Sequence[str], states: Sequence[s
         "search": {"type": key, "metavar": "TEXT", "help": "As the search of the admin: an id, or how a key begins."},
         "error": {"type": storable, "metavar": "TEXT", "help": "Only dead letters with this in their error."},
         "group": {"type": group, "metavar": "NAME", "help": "Only dead letters of this error group."},
-        "priority": {"type": int, "metavar": "N", "help": "Only of this priority."},
+        "priority": {"type": priority, "metavar": "N", "help": "Only of this priority."},
         "worker": {"type": storable, "metavar": "NAME", "help": "Only what this worker holds, or held last."},
         "since": {"type": moment, "metavar": "TIME", "help": f"Due, or ended, from then on. {when}"},
         "until": {"type": moment, "metavar": "TIME", "help": "Due, or ended, until then."},
@@ -79,6 +81,13 @@ def key(text: str) -> str:
     return storable(text)
 
 
+def priority(text: str) -> int:
+    """What a database can store as one. Raises ArgumentTypeError."""
+    if not re.fullmatch("-?[0-9]{1,5}", text) or not -(2**15) <= int(text) < 2**15:
+        raise ArgumentTypeError(f"{text!r} is no priority")
+    return int(text)
+
+
 def group(text: str) -> int:
     """The fingerprint of an error group, by its name in the address of an admin page. Raises ArgumentTypeError."""
     if not re.fullmatch("[0-9a-f]{16}", text):
@@ -93,12 +102,22 @@ def moment(text: str) -> datetime | timedelta:
         return distance if text.startswith("+") else -distance
     try:
         given = datetime.fromisoformat(text)
-        aware = given if timezone.is_aware(given) else timezone.make_aware(given)
+        aware = given if timezone.is_aware(given) else from_current_timezone(given)
         if EARLIEST <= aware <= LATEST:
             return aware
+    except ValidationError:
+        raise ArgumentTypeError(f"{text!r} comes twice, or never, in the current time zone: add an offset") from None
     except (ValueError, OverflowError):
         pass
     raise ArgumentTypeError(f"{text!r} is no time: write 2026-11-22T03:00, an offset behind it if you like, or 2h, +2h")
+
+
+def ahead(text: str) -> datetime | timedelta:
+    """The same for a time to come: a distance has its sign, so that nobody means the future and says the past."""
+    given = moment(text)
+    if isinstance(given, timedelta) and not text.startswith("+"):
+        raise ArgumentTypeError(f"write +{text}: in that time from now")
+    return given
 
 
 def at(given: datetime | timedelta, now: datetime) -> datetime:

@@ -155,8 +155,10 @@ def test_it_stops_at_what_the_preview_said(store, monkeypatch):
     monkeypatch.setattr(Count, "most", 5)
     monkeypatch.setattr(edits, "CHUNKS", 1)
     store.offer_many([message(f"{number}", kind="tests.other") for number in range(8)])
-    assert told("cancel", "--task", "tests.other", "--yes")["changed"] == 5
-    assert Message.objects.count() == 3
+    assert "At most 5 are changed now, and then it stops." in said("cancel", "--task", "tests.other", "--dry-run")
+    done = told("cancel", "--task", "tests.other", "--yes")
+    assert (done["changed"], done["is_cut"], Message.objects.count()) == (5, True, 3)
+    assert told("cancel", "--all", "--yes")["is_cut"] is False
 
 
 @SQLITE
@@ -209,6 +211,11 @@ def test_what_is_interrupted_names_its_edit_which_can_be_undone(store, monkeypat
         ("shift", "a", "--later", "2h", "--earlier", "1h"),
         ("reschedule", "a"),
         ("reschedule", "a", "--to", "soon"),
+        ("reschedule", "a", "--to", "2h"),
+        ("reschedule", "a", "--to", "2030-11-03T01:30"),  # it comes twice
+        ("reschedule", "a", "--to", "2030-03-10T02:30"),  # it never comes
+        ("reschedule", "a", "--now", "--from", "+2h"),
+        ("cancel", "--priority", "99999"),
         ("reschedule", "a", "--over", "1h", "--jitter", "101"),
         ("reschedule", "a", "--now", "--over", "1h"),
         ("cancel", "a", "--by", ""),

@@ -163,6 +163,6 @@ def test_its_lines_are_read_by_people(store, environment):
 
 @pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
 def test_a_filter_that_is_not_valid_follows_nothing(store):
-    for wrong in (("--state", "due"), ("--every", "0"), ("--group", "x")):
+    for wrong in (("--state", "due"), ("--every", "0"), ("--last", "-1"), ("--last", "51"), ("--group", "x")):
         with pytest.raises(CommandError):
             call_command("delayedq", "tail", *wrong)
