@@ -26,7 +26,16 @@ from delayedq.operations.pauses import is_pausable, known_queues
 from delayedq.operations.queues import Queues
 from delayedq.operations.verdict import late_queues
 from delayedq.operations.wording import both, grouped, relative, span
-from delayedq.operations.workers import SHOWN, all_workers, ask, current_messages, is_alive, running_ids, serves
+from delayedq.operations.workers import (
+    SHOWN,
+    all_workers,
+    ask,
+    current_messages,
+    is_alive,
+    lost_runs,
+    running_ids,
+    serves,
+)
 from delayedq.store.registry import WorkerCommand
 from delayedq.tasks import registered
 
@@ -311,6 +320,8 @@ class WorkerRow(NamedTuple):
     messages: list[Message]
     more: int
     links: list[tuple[str, str]]
+    #: Ids of messages that were stopped and still hold a thread.
+    lost: Sequence[int] = ()
 
 
 @admin.register(PausedQueue)
@@ -442,8 +453,10 @@ def points(counts: Sequence[int], top: int) -> str:
 
 
 def _worker_rows(store: Store, workers: Sequence[Worker], now: datetime) -> list[WorkerRow]:
-    current = current_messages(store, workers)
-    return [_worker_row(worker, current[worker.name], now) for worker in workers]
+    current, lost = current_messages(store, workers), lost_runs(store, workers)
+    return [
+        _worker_row(worker, current[worker.name], now)._replace(lost=lost.get(worker.name, ())) for worker in workers
+    ]
 
 
 def _worst_first(workers: Sequence[Worker], now: datetime) -> list[Worker]:

@@ -21,7 +21,7 @@ from delayedq.models import FinishedMessage, Message, PausedQueue, PausedTask, W
 from delayedq.operations.counting import counted
 from delayedq.operations.rules import LATE
 from delayedq.operations.wording import both, exact, grouped, relative, span
-from delayedq.operations.workers import is_alive, live_workers, running_ids, serves
+from delayedq.operations.workers import is_alive, live_workers, running_ids, serves, who_still_runs
 from delayedq.store import default_store
 from delayedq.store.protocol import BARE, Lane
 from delayedq.tasks import task_at
@@ -64,16 +64,21 @@ class Reason(StrEnum):
     BUSY = "busy"
     DEAF = "deaf listener"
     LOCKED = "locked"
+    STILL_RUNS = "still runs"
     READY = "ready"
     LATE = "late"
 
 
 class Answer(NamedTuple):
-    """One reason. `text`: a sentence without markup. `message_id`: the other live message it mentions, if any."""
+    """One reason. `text`: a sentence without markup. `message_id`: the other live message it mentions, if any.
+
+    `worker`: the worker process whose restart would help, if one would.
+    """
 
     reason: Reason
     text: str
     message_id: int | None = None
+    worker: str = ""
 
 
 def explain(
@@ -105,6 +110,14 @@ def _ended(store: Store, ended: FinishedMessage, now: datetime) -> Iterator[Answ
     error = _last_error(ended)
     said = _ENDINGS[ended.outcome] % {"time": both(ended.finished_at, now)}
     yield Answer(Reason.ENDED, f"{said}{error and f': {error}'}.")
+    if (worker := who_still_runs(store, ended, now)) is not None:
+        words = _(
+            "Its attempt still ran on %(worker)s %(when)s, and can't be interrupted: that thread is lost until the "
+            "attempt returns. A restart of the worker process frees it, and lets the others finish within its shutdown "
+            "timeout."
+        )
+        given = {"worker": worker.name, "when": relative(worker.seen_at, now)}
+        yield Answer(Reason.STILL_RUNS, words % given, worker=worker.name)
     if ended.key is not None:
         live = Message.objects.using(store.alias).keyed(ended.kind, ended.key)
         for id_ in live.values_list("id", flat=True):

@@ -6,7 +6,7 @@ import json
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from delayedq.models import Message, Worker
+from delayedq.models import FinishedMessage, Message, Outcome, Worker
 from delayedq.operations.browsing import LARGE
 from delayedq.store import worker_registry
 from delayedq.store.protocol import BARE
@@ -61,6 +61,25 @@ def running_ids(worker: Worker) -> list[int]:
     except (ValueError, RecursionError):
         return []
     return [id_ for id_ in ids if type(id_) is int and 0 <= id_ < 2**63] if isinstance(ids, list) else []
+
+
+def who_still_runs(store: Store, ended: FinishedMessage, now: datetime) -> Worker | None:
+    """The live worker whose thread runs an attempt of a message that was cancelled before its last heartbeat."""
+    if ended.outcome != Outcome.CANCELLED or not ended.attempts:
+        return None
+    workers = [worker for worker in live_workers(store, now) if worker.seen_at > ended.finished_at]
+    return next((worker for worker in workers if ended.pk in running_ids(worker)), None)
+
+
+def lost_runs(store: Store, workers: Iterable[Worker]) -> dict[str, list[int]]:
+    """By worker name, the messages of which it still ran an attempt after they had been cancelled."""
+    running = {id_: worker for worker in workers for id_ in running_ids(worker)[:SHOWN]}
+    ended = FinishedMessage.objects.using(store.alias).filter(id__in=running, outcome=Outcome.CANCELLED)
+    lost: dict[str, list[int]] = {}
+    for id_, finished_at in ended.order_by("id").values_list("id", "finished_at"):
+        if running[id_].seen_at > finished_at:
+            lost.setdefault(running[id_].name, []).append(id_)
+    return lost
 
 
 def current_messages(store: Store, workers: Iterable[Worker]) -> dict[str, list[Message]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
 import pytest
@@ -9,8 +10,9 @@ from django.contrib.admin.models import LogEntry
 from django.test.utils import CaptureQueriesContext
 
 from delayedq.admin.queues import HEIGHT, WIDTH, sparkline
-from delayedq.models import FinishedMessage, PausedQueue
+from delayedq.models import FinishedMessage, Message, PausedQueue
 from delayedq.operations import queues as states
+from delayedq.operations.edits import stop
 from delayedq.operations.queues import BUCKETS, Trend
 from delayedq.store import worker_registry
 from tests.admin.given import dead, offer, run, said, text_of
@@ -274,3 +276,24 @@ def test_the_index_of_the_admin_links_to_the_queues(store, operator):
     assert f'href="{QUEUES}"' in page.content.decode()
     operator.post(PAUSE)
     assert operator.get("/admin/").status_code == 200
+
+
+def test_a_stopped_run_that_holds_its_thread_is_named_with_its_worker_and_a_restart(store, operator):
+    """The attempt of a sync task can't be interrupted: what its worker reports after the stop tells it."""
+    id_, other = offer(store, "hangs"), offer(store, "other")
+    claimed = run(store)
+    assert claimed.id == id_
+    registry = worker_registry(store.alias)
+    registry.heartbeat([worker("worker-1", running=json.dumps([id_]))])
+    assert stop(store, Message.objects.get(pk=id_)) is not None
+    ended = f"/admin/delayedq/finishedmessage/{id_}/change/"
+    assert "that thread is lost" not in text_of(operator.get(ended))  # it was seen before the stop
+    registry.heartbeat([worker("worker-1", running=json.dumps([id_, other]))])
+    page = operator.get(ended)
+    assert "Its attempt still ran on worker-1" in text_of(page)
+    assert f'href="{QUEUES}worker/?name=worker-1&amp;ask=restart"' in page.content.decode()
+    (row,) = operator.get(QUEUES).context["workers"]
+    assert list(row.lost) == [id_]
+    assert f"#{id_} was stopped; its thread is lost" in text_of(operator.get(QUEUES))
+    registry.heartbeat([worker("worker-1", running="[]")])
+    assert "that thread is lost" not in text_of(operator.get(ended))
