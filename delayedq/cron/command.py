@@ -18,7 +18,8 @@ from delayedq.cron.operator import all_schedules, changes, describe, named_sched
 from delayedq.exceptions import DelayedQError
 from delayedq.management import tables
 from delayedq.management.arguments import positive
-from delayedq.management.telling import add_json, as_json, tell
+from delayedq.management.telling import add_by, add_json, as_json, operator, tell
+from delayedq.operations.acts import note
 from delayedq.store import default_store
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class CronVerbs:
         ):
             changing = verbs.add_parser(verb, help=said)
             changing.add_argument("name", metavar="NAME")
+            add_by(changing)
             add_json(changing)
         _add_add(verbs.add_parser("add", help="Add a schedule to the database."))
 
@@ -83,25 +85,26 @@ class CronVerbs:
 
     def _run(self, options: dict[str, Any]) -> None:
         scheduled = schedules.run_now(options["name"])
+        note(default_store(), f"Run schedule {options['name']} now", operator(options))
         about = {"name": options["name"], "id": scheduled.id}
         value = {"schedule": options["name"], "message": int(scheduled.id) if scheduled.id else None}
         tell(self._out, options, _("%(name)s is due now, as message %(id)s.") % about, value)
 
     def _enable(self, options: dict[str, Any]) -> None:
         name = options["name"]
-        enabled = recorded(name, "Enable", lambda: schedules.enable(name))
+        enabled = recorded(name, "Enable", lambda: schedules.enable(name), operator(options))
         said = _("%(name)s is enabled.") if enabled else _("%(name)s was already enabled.")
         tell(self._out, options, said % {"name": name}, {"schedule": name, "changed": bool(enabled)})
 
     def _disable(self, options: dict[str, Any]) -> None:
         name = options["name"]
-        disabled = recorded(name, "Disable", lambda: schedules.disable(name))
+        disabled = recorded(name, "Disable", lambda: schedules.disable(name), operator(options))
         said = _("%(name)s is disabled.") if disabled else _("%(name)s was already disabled.")
         tell(self._out, options, said % {"name": name}, {"schedule": name, "changed": bool(disabled)})
 
     def _remove(self, options: dict[str, Any]) -> None:
         name = options["name"]
-        if not recorded(name, "Delete", lambda: schedules.delete(name)):
+        if not recorded(name, "Delete", lambda: schedules.delete(name), operator(options)):
             raise CommandError(_("There is no schedule %(name)r in the database.") % {"name": name})
         tell(self._out, options, _("%(name)s is deleted.") % {"name": name}, {"schedule": name, "changed": True})
 
@@ -109,7 +112,7 @@ class CronVerbs:
         name, task = options["name"], options["task"]
         given = {key: options[f"given_{key}"] for key in (*DURATIONS, *INSTANTS, *TEXTS, *NUMBERS, *JSON)}
         enabled = not options["disabled"]
-        first = recorded(name, "Add", lambda: schedules.create(name, task, enabled=enabled, **given))
+        first = recorded(name, "Add", lambda: schedules.create(name, task, enabled=enabled, **given), operator(options))
         said = _("%(name)s is added; it ticks first at %(first)s.") if first else _("%(name)s is added.")
         told = said % {"name": name, "first": first and first.isoformat()}
         tell(self._out, options, told, {"schedule": name, "first": first, "changed": True})
@@ -170,6 +173,7 @@ def _known(name: str, defined: dict[str, Definition]) -> Definition:
 
 
 def _add_add(add: ArgumentParser) -> None:
+    add_by(add)
     add.add_argument("name", metavar="NAME")
     add.add_argument("task", metavar="TASK", help="The path of a registered task.")
     for names, convert, metavar in (

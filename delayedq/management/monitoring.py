@@ -146,15 +146,15 @@ def _library() -> None:
 
 
 def _check_file(file: Path) -> None:
-    """A file that could not be written would have a probe end workers that are well."""
-    was_there = file.exists()
+    """A file that could not be written would have a probe end workers that are well.
+
+    It is not made here: a probe that finds it takes the workers for started, and they don't take signals yet.
+    """
     try:
-        with file.open("a"):
+        with file.open("a") if file.exists() else tempfile.TemporaryFile(dir=file.parent):
             pass
     except OSError as error:
-        raise CommandError(f"--health-file: {error}") from None
-    if not was_there:
-        file.unlink()
+        raise CommandError(f"--health-file: {file}: {error.strerror}") from None
 
 
 def _check_port(option: str, address: str, port: int) -> None:

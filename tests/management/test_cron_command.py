@@ -6,14 +6,16 @@ import json
 import subprocess
 import sys
 from datetime import timedelta
+from getpass import getuser
 from pathlib import Path
 
 import pytest
+from django.core.management import call_command
 from django.core.management.base import CommandError
 
 from delayedq import schedules as in_database
 from delayedq.cron.definitions import read
-from delayedq.models import CronTick, FinishedMessage, Message
+from delayedq.models import CronTick, Edit, FinishedMessage, Message
 from tests.cron.given import HOURLY, beat_at, claim_due, disable, nominal, run_due
 from tests.management.given import NOW, REPORT, SWEEP, TASK, cron, rows
 from tests.store.given import fail, retry, settle, succeed
@@ -276,3 +278,27 @@ def test_one_of_the_settings_is_disabled_and_enabled(store, now, schedules):
     assert rows(cron("list"))[0][-1] == "disabled"
     with pytest.raises(CommandError, match="is changed there"):
         cron("remove", "report")
+
+
+@pytest.mark.parametrize("by", [None, "ann"])
+def test_who_changed_a_schedule_is_recorded(store, by):
+    given = [] if by is None else ["--by", by]
+    call_command(
+        "delayedq",
+        "cron",
+        "add",
+        "tea",
+        "tests.app.tasks.remind",
+        "--cron",
+        "0 4 * * *",
+        "--timezone",
+        "UTC",
+        "--args",
+        "[7]",
+        *given,
+    )
+    call_command("delayedq", "cron", "disable", "tea", *given)
+    call_command("delayedq", "cron", "run", "tea", *given)
+    edits = Edit.objects.order_by("id").values_list("description", "made_by")
+    assert [made_by for _, made_by in edits] == [by or getuser()] * 3
+    assert [said for said, _ in edits] == ["Add schedule tea", "Disable schedule tea", "Run schedule tea now"]
