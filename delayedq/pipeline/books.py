@@ -138,13 +138,13 @@ def new_name(now: datetime) -> str:
 def check_source(table: LakeTable, source: str) -> None:
     """Raises LakeUnusable if the lake has rows of another database that is called like this one.
 
-    Only one that has never archived may be another. It is the same if it converted the lake, or if it has any of the
-    lake's rows among those that it would archive first, as after it was restored from an early backup.
+    Only one that has never archived may be another. It is the same if it has any of the lake's rows among those that
+    it would archive first, as after it was restored from an early backup.
     """
     if ArchiveBatch.objects.filter(state__in=PUBLISHED).exists():
         return
     snapshot = table.snapshot()
-    if not snapshot.last(source) or any("former" in about for about in snapshot.abouts()):
+    if not snapshot.last(source):
         return
     first = FinishedMessage.objects.order_by("finished_at")[:_COMPARED]
     ends = set(first.values_list("id", "finished_at"))

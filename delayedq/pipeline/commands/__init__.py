@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from delayedq.exceptions import LakeUnusable
 from delayedq.pipeline.commands.archive import run_archive
-from delayedq.pipeline.commands.lake import run_check, run_compact, run_status, run_upgrade, run_vacuum
+from delayedq.pipeline.commands.lake import run_check, run_compact, run_status, run_vacuum
 from delayedq.pipeline.commands.load import run_load
 from delayedq.pipeline.commands.replay import run_replay
 from delayedq.pipeline.commands.report import run_report
@@ -39,7 +39,6 @@ SAFE = {
     "replay": "What was sent is recorded by message, and is not sent again.",
     "compact": "Nothing is lost: files count until others with the same rows do.",
     "check": "Nothing was changed.",
-    "upgrade-lake": "Nothing is lost: what was not converted yet is as it was.",
     "restore": "Nothing was restored.",
     "vacuum": "No file that anybody needs was deleted.",
     "status": "Nothing was changed.",
@@ -52,7 +51,6 @@ _ON_SPARK = {
     "replay": run_replay,
     "compact": run_compact,
     "check": run_check,
-    "upgrade-lake": run_upgrade,
 }
 
 _WITHOUT_SPARK = {"restore": run_restore, "vacuum": run_vacuum, "status": run_status}

@@ -115,10 +115,6 @@ class Snapshot:
         """The files that this attempt wrote, unless a compaction has replaced them."""
         return [file for file in self.files if file.path.startswith(f"{MESSAGES}/{directory}/")]
 
-    def abouts(self) -> list[dict[str, Any]]:
-        """What was kept with each commit, as far as the log goes back."""
-        return [commit["delayedq"] for commit in self.table.history() if "delayedq" in commit]
-
     @property
     def row_count(self) -> int:
         """How many rows there are."""
@@ -151,9 +147,6 @@ RETENTION = timedelta(days=7)
 
 _VERSION_OF_COLUMNS = "delayedq.schemaVersion"
 
-#: The directories of a lake that was written before there was a table.
-_FORMER = re.compile(r"(about|manifests)/.")
-
 
 class LakeTable:
     """The lake at `path`: a directory, which may be relative to where we are, or the URL of one or of an object store.
@@ -181,7 +174,7 @@ class LakeTable:
         """The newest version. Raises LakeUnusable if there is no lake."""
         table = self._newest()
         if table is None:
-            raise LakeUnusable(f"There is no lake at {self.path}.{self._former()}")
+            raise LakeUnusable(f"There is no lake at {self.path}.")
         with self._named_errors():
             actions: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
         return Snapshot(table, table.version(), tuple(DataFile.of(action) for action in actions))
@@ -205,18 +198,12 @@ class LakeTable:
         """Is there a lake? False: one can be made here. Raises LakeUnusable if the directory holds other files."""
         if self.exists():
             return True
-        if former := self._former():
-            raise LakeUnusable(f"There is no table at {self.path} yet.{former}")
         for info in self.stored():
             if not info.path.startswith(f"{MESSAGES}/"):
                 raise LakeUnusable(
                     f"{self.path} is not a lake: it holds {info.path}. A lake begins in an empty directory."
                 )
         return False
-
-    def is_former(self) -> bool:
-        """Is it a lake that was written before there was a table?"""
-        return any(_FORMER.match(info.path) for info in self.stored())
 
     def stored(self, directory: str = "") -> list[FileInfo]:
         """All files, with their paths relative to the lake, whether they count or not; none if it is not there."""
@@ -234,9 +221,6 @@ class LakeTable:
     def files(self) -> PyFileSystem:
         """The directory of the lake as pyarrow's file system: it opens the `path` of a DataFile."""
         return PyFileSystem(DeltaStorageHandler(self.path, self._options))
-
-    def _former(self) -> str:
-        return " It is of an older delayedq: `run_pipeline upgrade-lake` converts it." if self.is_former() else ""
 
     @staticmethod
     def _schema() -> Schema:

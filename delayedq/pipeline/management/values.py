@@ -78,7 +78,6 @@ def add_steps(steps: Any, place: ArgumentParser, lake: ArgumentParser) -> None:
     """place: the arguments of steps that run on Spark. lake: of those that need none."""
     _add_compact(steps.add_parser("compact", parents=[place], help="Join small files of the lake."))
     steps.add_parser("check", parents=[place], help="Compare the lake with its statistics and the archive's records.")
-    steps.add_parser("upgrade-lake", parents=[place], help="Converts a lake that an older delayedq has written.")
     _add_vacuum(steps.add_parser("vacuum", parents=[lake], help="Deletes files that nobody needs any more."))
     steps.add_parser("status", parents=[lake], help="Tells what the lake holds, and how far the archive is.")
     _add_restore(steps.add_parser("restore", parents=[lake], help="Puts messages of the lake back into the history."))

@@ -91,11 +91,6 @@ class Lake:
             return self._spark.createDataFrame([], LAKE)
         return self.files(*(file.path for file in files)).select(LAKE.names)
 
-    def former(self, directory: str, source: str, batch: int) -> DataFrame:
-        """What a delayedq without a table wrote into a directory, as if this batch had (LAKE)."""
-        own = {"source": F.lit(source), "batch": F.lit(batch).cast("long"), "day": utc_day()}
-        return self._read(f"{DIRECTORY}/{directory}").withColumns(own).select(LAKE.names)
-
     def sums(self, files: Sequence[DataFile]) -> dict[tuple[Any, ...], Checksums]:
         """By path, database and batch: what the rows of these files add up to. A file that can't be read has none."""
         if not files:

@@ -51,16 +51,6 @@ def test_files_of_an_archive_that_was_killed_before_the_table_was_made_are_no_ob
     assert LakeTable(str(tmp_path)).check() is False
 
 
-@pytest.mark.parametrize("file", ["about/part-0.txt", "manifests/batch=a-1/part-0.json"])
-def test_a_lake_that_an_older_delayedq_wrote_is_named(tmp_path, file):
-    (tmp_path / file).parent.mkdir(parents=True)
-    (tmp_path / file).write_text("delayedq history")
-    table = LakeTable(str(tmp_path))
-    for ask in (table.check, table.snapshot):
-        with pytest.raises(LakeUnusable, match="upgrade-lake"):
-            ask()
-
-
 @pytest.mark.parametrize(
     ("was", "becomes", "message"),
     [("delayedq history", "sales", "its name is 'sales'"), (f'"{VERSION}"', '"99"', "holds schema version 99")],
