@@ -108,13 +108,12 @@ def _slowness(one: Durations) -> float:
 
 def _duration_row(name: str, one: Durations, span: timedelta) -> DurationRow:
     dashboard = reverse("admin:delayedq_dashboard_changelist")
-    rate = one.ended / max(span.total_seconds() / MINUTE_IN_SECONDS, 1)
     return DurationRow(
         visible(one.name),
         f"{dashboard}?{urlencode({'span': 'hour', name: one.name})}",
         [
             (_("Ended"), count(one.ended)),
-            (_("Per minute"), f"{rate:,.3g}" if rate < MINUTE_IN_SECONDS else count(rate)),
+            (_("Rate"), _rate(one.ended, span.total_seconds() / MINUTE_IN_SECONDS)),
             (_("Failed"), count(one.failed)),
             (_("Wait, p50"), seconds(one.wait_p50)),
             (_("Wait, p95"), seconds(one.wait_p95)),
@@ -495,8 +494,12 @@ def _totals(found: Figures, now: datetime) -> list[tuple[str, str, str]]:
 
 
 def _rate(number: int, minutes: float) -> str:
-    rate = number / max(minutes, 1)
-    return _("%(number)s per minute") % {"number": f"{rate:,.1f}" if rate < MOST_PRECISE else count(rate)}
+    """How many per minute, hour or day: in the shortest in which it is at least one."""
+    rate, words = number / max(minutes, 1), _("%(number)s per minute")
+    for longer, times in ((_("%(number)s per hour"), 60), (_("%(number)s per day"), 24)):
+        if 0 < rate < 1:
+            rate, words = rate * times, longer
+    return words % {"number": grouped(rate, digits=int(rate < MOST_PRECISE))}
 
 
 def _charts(found: Figures) -> list[Chart]:

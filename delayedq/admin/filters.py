@@ -16,10 +16,11 @@ from delayedq.admin.base import visible
 from delayedq.admin.marks import STATES as STATE_NAMES
 from delayedq.admin.moments import Moment, Until
 from delayedq.core.bounds import KEY_LENGTH, NAME_LENGTH, is_storable
-from delayedq.core.errors import LINE_LENGTH
+from delayedq.core.errors import LINE_LENGTH, class_of
 from delayedq.models import Outcome
 from delayedq.operations.browsing import EndedSelection, KeyPosition, Selection, id_in
 from delayedq.operations.group_names import fingerprint_of
+from delayedq.operations.wording import exact
 from delayedq.operations.workers import all_workers
 from delayedq.sql.states import MessageState
 from delayedq.store import operator_store
@@ -57,6 +58,13 @@ class ListFilter(forms.Form):
         """Whether a filter of the panel is set, or is wrong: then the panel is open."""
         names = {field.name for field in self.visible_fields()} - {"q", self.tab}
         return bool(self.errors) or any(self.data.get(name) for name in names)
+
+    def shown(self, name: str) -> str:
+        """What a filter asks for: the label of a choice, a time with its zone, else what was entered."""
+        value = self.data.get(name, "")
+        if isinstance(moment := self.cleaned_data.get(name), datetime):
+            return exact(moment)
+        return visible(str(dict(getattr(self.fields[name], "choices", ())).get(value, value)))
 
     @property
     def problems(self) -> list[str]:
@@ -111,7 +119,8 @@ class FilterForm(ListFilter):
     @property
     def said(self) -> list[tuple[str, str]]:
         """The name and value of each filter that is set, to be shown."""
-        return [(str(self[name].label), visible(str(self.data[name]))) for name in self.fields if self.data.get(name)]
+        self.full_clean()
+        return [(str(self[name].label), self.shown(name)) for name in self.fields if self.data.get(name)]
 
 
 class LiveFilter(FilterForm):
@@ -137,6 +146,16 @@ class EndedFilter(FilterForm):
     def __init__(self, data: Any, store: Store) -> None:
         super().__init__(data, store)
         self.tab = "outcome" if self.data.get("outcome") == Outcome.FAILED else ""  # of the outcomes, these have a tab
+
+    def shown(self, name: str) -> str:
+        """An error group by its error: the class that the errors of the group have, and the task of the latest."""
+        group = self.cleaned_data.get(name) if name == "group" else None
+        if not group:
+            return super().shown(name)
+        fingerprint = fingerprint_of(group)
+        found = operator_store(self.store.alias).error_groups.newest([] if fingerprint is None else [fingerprint])
+        known = [f"{class_of(one.error) or _('No error was recorded')}, {one.kind}" for one in found.values()]
+        return visible(known[0]) if known else super().shown(name)
 
     def selection(self) -> EndedSelection:
         """Raises ValidationError."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -39,7 +38,7 @@ from delayedq.operations.error_groups import BUCKETS, KNOWN, SHOWN, WIDTH, Error
 from delayedq.operations.group_names import name_of
 from delayedq.operations.lists import ended_list
 from delayedq.operations.timeline import records_in
-from delayedq.operations.wording import grouped, seconds, span
+from delayedq.operations.wording import grouped, seconds
 from delayedq.sql.waits import waited
 
 if TYPE_CHECKING:
@@ -152,9 +151,9 @@ def _group_row(group: ErrorGroup, now: datetime, *, payload: bool) -> GroupRow:
 
 
 def _trend(group: ErrorGroup) -> str:
-    number, window = sum(group.trend), span(timedelta(seconds=BUCKETS * WIDTH))
-    words = ngettext("%(number)s in the last %(span)s", "%(number)s in the last %(span)s", number)
-    return words % {"number": grouped(number), "span": window}
+    number, hours = sum(group.trend), BUCKETS * WIDTH // 3_600
+    words = ngettext("%(number)s in the last %(hours)s hours", "%(number)s in the last %(hours)s hours", number)
+    return words % {"number": grouped(number), "hours": hours}
 
 
 # What has left the history for an archive: found by its search, shown as it was, and sent again.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.urls import reverse
@@ -13,15 +12,16 @@ from delayedq.admin.base import may, visible
 from delayedq.models import Outcome
 from delayedq.operations.browsing import DEPTH
 from delayedq.operations.counting import state_counts
-from delayedq.operations.wording import exact, grouped
+from delayedq.operations.wording import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from datetime import datetime
 
-    from django import forms
     from django.http import HttpRequest, QueryDict
     from django.utils.safestring import SafeString
 
+    from delayedq.admin.filters import ListFilter
     from delayedq.operations.browsing import SearchResult
     from delayedq.operations.pauses import Paused
     from delayedq.store.base import Store
@@ -77,21 +77,13 @@ def _ended_tabs(request: HttpRequest, dead: str, current: str) -> Iterator[Tab]:
     yield Tab(_("History"), history, "", current == "ended" and not is_dead)
 
 
-def chips_of(form: forms.Form, query: QueryDict, hidden: str) -> list[Chip]:
+def chips_of(form: ListFilter, query: QueryDict, hidden: str) -> list[Chip]:
     """The filters in the address that are set, but for `hidden`, which a tab shows. Each can be removed by itself."""
     return [
-        Chip(str(form.fields[name].label or name), _chosen(form, name), _without(query, name))
+        Chip(str(form.fields[name].label or name), form.shown(name), _without(query, name))
         for name in form.fields
         if name != hidden and query.get(name)
     ]
-
-
-def _chosen(form: forms.Form, name: str) -> str:
-    """The value of a filter as it was chosen: the label of a choice, else what was entered."""
-    value = form.data.get(name, "")
-    if isinstance(moment := form.cleaned_data.get(name), datetime):
-        return exact(moment)
-    return visible(str(dict(getattr(form.fields[name], "choices", ())).get(value, value)))
 
 
 def _without(query: QueryDict, *names: str) -> str:

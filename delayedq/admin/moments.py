@@ -47,6 +47,7 @@ def script_words() -> dict[str, Any]:
         "held": _("Live: waits while messages are ticked"),
         "paused": _("Paused"),
         "failed": _("Not refreshed: the server does not answer"),
+        "signed_out": _("Not refreshed: you are signed out"),
         "pause": _("Pause"),
         "resume": _("Resume"),
         "close": _("Close"),

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from django.http import HttpRequest, HttpResponse
     from django.urls import URLPattern
+    from django.utils.functional import _StrOrPromise as StrOrPromise
 
     from delayedq.models import Edit
     from delayedq.store.base import Store
@@ -64,6 +65,28 @@ READ: dict[Any, Callable[[str], Any]] = {
     datetime: datetime.fromisoformat,
     date: date.fromisoformat,
     time: time.fromisoformat,
+}
+
+
+#: What they are called, and what is said of a text that is none.
+TYPES: dict[type | None, StrOrPromise] = {
+    int: gettext_lazy("A whole number."),
+    float: gettext_lazy("A number."),
+    str: gettext_lazy("A text."),
+    Decimal: gettext_lazy("A decimal number."),
+    UUID: gettext_lazy("A UUID."),
+    datetime: gettext_lazy("A date and a time, with the offset from UTC: 2026-11-22T03:04:05+00:00."),
+    date: gettext_lazy("A date: 2026-11-22."),
+    time: gettext_lazy("A time: 03:04:05."),
+}
+WANTED: dict[type | None, StrOrPromise] = {
+    int: gettext_lazy("This is not a whole number."),
+    float: gettext_lazy("This is not a number."),
+    Decimal: gettext_lazy("This is not a decimal number."),
+    UUID: gettext_lazy("This is not a UUID."),
+    datetime: gettext_lazy("This is not a date and a time."),
+    date: gettext_lazy("This is not a date."),
+    time: gettext_lazy("This is not a time."),
 }
 
 
@@ -94,7 +117,7 @@ class ArgumentField(forms.CharField):
         return value.isoformat() if isinstance(value, date | time) else str(value)
 
     def _help(self, *, is_masked: bool) -> str:
-        said = [_("JSON.") if self.type is None else f"{self.type.__name__}."]
+        said = [str(TYPES.get(self.type, _("JSON.")))]
         if is_masked:
             said.append(_("It is masked."))
         if self.keeps_if_empty:
@@ -118,8 +141,7 @@ class ArgumentField(forms.CharField):
         try:
             return json.loads(text) if self.type is None else json.loads(dumps(READ[self.type](text)))
         except (ValueError, RecursionError, InvalidOperation, InvalidMessage):
-            wanted = "JSON" if self.type is None else self.type.__name__
-            raise ValidationError(_("This is not %(type)s.") % {"type": wanted}) from None
+            raise ValidationError(WANTED.get(self.type, _("This is not JSON."))) from None
 
 
 class _Absent:

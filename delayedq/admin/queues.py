@@ -196,7 +196,7 @@ class StatePages(AskingAdmin):
 
         def do() -> Reply:
             did = pause_one_task(self.store, kind, *who_and_why(request))
-            told = _("%s is paused.") if did else _("%s was already paused.")
+            told = _("Paused: %s.") if did else _("Already paused: %s.")
             return Reply(told % name, did, is_recorded=True)
 
         return self.ask(request, Ask(_("Pause"), _("Pause %s?") % name, said, _list_url()), do)
@@ -209,7 +209,7 @@ class StatePages(AskingAdmin):
 
         def do() -> Reply:
             did = resume_one_task(self.store, kind, *who_and_why(request))
-            return Reply((_("%s is resumed.") if did else _("%s is not paused.")) % name, did, is_recorded=True)
+            return Reply((_("Resumed: %s.") if did else _("Not paused: %s.")) % name, did, is_recorded=True)
 
         return self.ask(request, Ask(_("Resume"), _("Resume %s?") % name, said, _list_url()), do)
 

@@ -27,7 +27,7 @@ from delayedq.admin.lists import PER_PAGE, chips_of, paging, skipped_in
 from delayedq.admin.marks import STATES
 from delayedq.admin.moments import when
 from delayedq.core.bounds import NAME_LENGTH
-from delayedq.cron.admin_form import ScheduleForm, is_editable
+from delayedq.cron.admin_form import ScheduleForm, field_of, is_editable
 from delayedq.cron.beat import SETTINGS
 from delayedq.cron.definitions import definitions
 from delayedq.cron.operator import (
@@ -326,7 +326,7 @@ class ScheduleAdmin(AskingAdmin):
         try:
             recorded(name, verb, change, *who_and_why(request))
         except DelayedQError as error:
-            form.add_error(None, visible(str(error)))
+            form.add_error(field_of(str(error), form.fields), visible(str(error)))
             return None
         self._log(request, name, _("Added.") if verb == "Add" else _("Changed."))
         messages.success(

@@ -20,7 +20,7 @@ from delayedq.exceptions import DelayedQError
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from delayedq.cron.definitions import Definition
 
@@ -142,8 +142,14 @@ class ScheduleForm(forms.Form):
         try:
             self.definition = read_stored(cleaned["name"], self.given)
         except DelayedQError as error:
-            raise ValidationError(visible(str(error))) from None
+            self.add_error(field_of(str(error), self.fields), visible(str(error)))
         return cleaned
+
+
+def field_of(error: str, names: Iterable[str]) -> str | None:
+    """The field that an error is about: the option that it names first; None: it names none."""
+    places = {error.find(f"'{name}'"): name for name in names if f"'{name}'" in error}
+    return places[min(places)] if places else None
 
 
 def _filled(cleaned: Mapping[str, Any]) -> dict[str, Any]:

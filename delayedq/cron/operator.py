@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from django.db import transaction
-from django.utils.translation import gettext_noop
+from django.utils.translation import get_language, gettext_noop
+from django.utils.translation import gettext as _
 
 from delayedq import schedules
 from delayedq.core.instants import EPOCH
@@ -23,6 +24,7 @@ from delayedq.cron.reading import latest_ticks
 from delayedq.exceptions import DelayedQError
 from delayedq.models import CronSchedule, Edit, EditedMessage
 from delayedq.operations.edits import begin
+from delayedq.operations.wording import grouped
 from delayedq.store import default_store
 
 if TYPE_CHECKING:
@@ -70,21 +72,33 @@ def describe(definition: Definition) -> list[str]:
     """When it ticks: expression, the same in words if possible, and zone; or its period."""
     said = _when(definition.schedule)
     if definition.jitter:
-        said.append(f"put off by up to {definition.jitter}")
+        said.append(_("put off by up to %s") % _period(definition.jitter))
     if definition.max_runs is not None:
-        said.append(f"at most {definition.max_runs} times")
+        said.append(_("at most %s times") % grouped(definition.max_runs))
     return said
 
 
 def _when(schedule: AnySchedule) -> list[str]:
     match schedule:
         case Within(inner, start, end):
-            limits = [f"{word} {limit}" for word, limit in (("from", start), ("until", end)) if limit is not None]
-            return [*_when(inner), *limits]
+            limits = ((_("from %s"), start), (_("until %s"), end))
+            return [*_when(inner), *[words % limit for words, limit in limits if limit is not None]]
         case Every(period, anchor):
-            return [f"every {period}" if anchor == EPOCH else f"every {period}, counted from {anchor}"]
+            if anchor == EPOCH:
+                return [_("every %s") % _period(period)]
+            return [_("every %(period)s, counted from %(anchor)s") % {"period": _period(period), "anchor": anchor}]
         case Cron(expression, zone):
             return [expression, *_in_words(expression), zone.key]
+
+
+def _period(period: timedelta) -> str:
+    """Such as 1:30:00, or "2 d 0:00:00"."""
+    rest = period - timedelta(days=period.days)
+    return f"{period.days} {_('d')} {rest}" if period.days else str(rest)
+
+
+#: The languages of the pages in which cron-descriptor speaks; its own is English.
+SPOKEN = {"de": "de_DE", "he": "he_IL"}
 
 
 def _in_words(expression: str) -> list[str]:
@@ -96,7 +110,8 @@ def _in_words(expression: str) -> list[str]:
         from cron_descriptor import Options, get_description  # type: ignore[import-untyped]  # an extra
     except ModuleNotFoundError:
         return []
-    options = Options(use_24hour_time_format=True, locale_code="en_US")  # else it asks the system, and may warn
+    language = SPOKEN.get((get_language() or "").partition("-")[0], "en_US")
+    options = Options(use_24hour_time_format=True, locale_code=language)  # else it asks the system, and may warn
     return [get_description(" ".join(fields[SECONDS:] + fields[:SECONDS]), options)]
 
 
@@ -110,13 +125,16 @@ class Change(NamedTuple):
     def told(self, zone: ZoneInfo) -> str:
         """Such as "02:00 EST becomes 03:00 EDT"."""
         last, first = (self.at - SECOND).astimezone(zone), self.at.astimezone(zone)
-        return f"{last + SECOND:%H:%M} {last:%Z} becomes {first:%H:%M %Z}"
+        return _("%(last)s becomes %(first)s") % {
+            "last": f"{last + SECOND:%H:%M} {last:%Z}",
+            "first": f"{first:%H:%M %Z}",
+        }
 
 
 def changes(schedule: AnySchedule, now: datetime, count: int) -> Iterator[Change]:
     """The next changes of the schedule's clock, each with `count` ticks around it."""
     zone, moment = zone_of(schedule), now
-    for _ in range(CHANGES):
+    for _number in range(CHANGES):
         change = transition_after(zone, moment, moment + NO_CHANGE_AFTER)
         if change is None:
             return

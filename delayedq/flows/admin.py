@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,7 +25,7 @@ from delayedq.flows.result import cancel_flow, retry_flow
 from delayedq.flows.rules import HEIGHT, WIDTH, FlowState, picture
 from delayedq.models import Flow, FlowMember, Message
 from delayedq.operations.browsing import id_in
-from delayedq.operations.wording import grouped, span
+from delayedq.operations.wording import grouped, seconds, span
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from delayedq.flows.operator import SeenStep
 
+MINUTE = timedelta(minutes=1)
 #: Characters of a name that fit into a box.
 FITS = 24
 
@@ -160,12 +162,16 @@ def _row(step: SeenStep, steps: list[SeenStep], url: str, x: int, y: int) -> Ste
         state=step.step.state,
         said=visible(explain_step(step, steps)),
         after=visible(", ".join(names[number] for number in step.after)),
-        took="" if step.duration is None else span(step.duration),
+        took="" if step.duration is None else _took(step.duration),
         is_critical=step.is_critical,
         url=url,
         x=x,
         y=y,
     )
+
+
+def _took(duration: timedelta) -> str:
+    return span(duration) if duration >= MINUTE else seconds(duration.total_seconds())
 
 
 def _asked_to_cancel() -> tuple[str, str]:

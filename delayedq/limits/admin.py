@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -22,6 +23,7 @@ from delayedq.cron.admin_form import Duration
 from delayedq.exceptions import InvalidLimit, InvalidMessage
 from delayedq.limits.operator import MOST_COUNTED, page_of_channels, scopes_now, terms_of
 from delayedq.limits.rules import Rate
+from delayedq.operations.pauses import paused_now
 from delayedq.operations.wording import grouped
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
     from delayedq.limits.operator import ListedChannel, ScopeNow
     from delayedq.limits.rules import Limit
+    from delayedq.operations.pauses import Paused
 
 
 class ChannelFilter(ListFilter):
@@ -68,6 +71,13 @@ class LimitForm(forms.Form):
         super().__init__(*given, **options)
         if not channel:
             del self.fields["weight"], self.fields["share"]
+
+    def field_of(self, error: str) -> str | None:
+        """The field that an error is about: the first that it names; of a rate that is not whole, what it lacks."""
+        given = self.cleaned_data
+        if any(given[name] for name in ("count", "per", "burst")) and not (given["count"] and given["per"]):
+            return "per" if given["count"] else "count"
+        return next((name for name in self.fields if re.search(rf"\b{name}\b", error)), None)
 
     def terms(self) -> dict[str, Any]:
         """For `limits.set`. Raises InvalidLimit."""
@@ -119,7 +129,7 @@ class ChannelPages(AskingAdmin):
         ]
 
     def channels_view(self, request: HttpRequest) -> HttpResponse:
-        now, asked = self.store.now(), ChannelFilter(request.GET)
+        now, asked, paused = self.store.now(), ChannelFilter(request.GET), paused_now(self.store)
         given = asked.cleaned_data if asked.is_valid() and all(map(is_storable, asked.cleaned_data.values())) else None
         found = None
         if given is not None:
@@ -129,8 +139,8 @@ class ChannelPages(AskingAdmin):
             "now": now,
             "filter": asked,
             "is_wrong": given is None,
-            "limits": [_limit_row(request, one, now) for one in scopes_now(self.store, now)],
-            "channels": [_channel_row(request, one, now) for one in found.channels] if found else [],
+            "limits": [_limit_row(request, one, now, paused) for one in scopes_now(self.store, now)],
+            "channels": [_channel_row(request, one, now, paused) for one in found.channels] if found else [],
             "chips": chips_of(asked, request.GET, ""),
             **paging(request, found.following if found else ""),
             "may_change": may(request, "pause_queue") or may(request, "set_limit"),
@@ -146,7 +156,7 @@ class ChannelPages(AskingAdmin):
 
         def do() -> Reply:
             did = limits.pause(scope, channel=channel, by=request.user.get_username(), store=self.store)
-            return Reply((_("%s is paused.") if did else _("%s was already paused.")) % name, did)
+            return Reply((_("Paused: %s.") if did else _("Already paused: %s.")) % name, did)
 
         return self.ask(request, Ask(_("Pause"), _("Pause %s?") % name, said % {"name": name}, _list_url()), do)
 
@@ -157,7 +167,7 @@ class ChannelPages(AskingAdmin):
 
         def do() -> Reply:
             did = limits.resume(scope, channel=channel, store=self.store)
-            return Reply((_("%s is resumed.") if did else _("%s is not paused.")) % name, did)
+            return Reply((_("Resumed: %s.") if did else _("Not paused: %s.")) % name, did)
 
         return self.ask(request, Ask(_("Resume"), _("Resume %s?") % name, said, _list_url()), do)
 
@@ -168,7 +178,7 @@ class ChannelPages(AskingAdmin):
 
         def do() -> Reply:
             did = limits.skip(scope, channel=channel, store=self.store)
-            return Reply((_("%s is not blocked any more.") if did else _("No message blocks %s.")) % name, did)
+            return Reply((_("Not blocked any more: %s.") if did else _("No message blocks %s.")) % name, did)
 
         return self.ask(
             request, Ask(_("Skip"), _("Skip the head of %s?") % name, said % {"name": name}, _list_url()), do
@@ -185,7 +195,7 @@ class ChannelPages(AskingAdmin):
             try:
                 limit = limits.set(scope, channel=channel, store=self.store, **form.terms())
             except (InvalidLimit, InvalidMessage) as error:
-                form.add_error(None, visible(str(error)))
+                form.add_error(form.field_of(str(error)), visible(str(error)))
             else:
                 said = _("The limit of %(name)s is set: %(terms)s.") % {"name": name, "terms": terms_of(limit)}
                 self.tell(request, Reply(said))
@@ -239,14 +249,17 @@ def _initial(limit: Limit, channel: str) -> dict[str, Any]:
     return given | how | {"count": rate.count, "per": str(rate.per.total_seconds()), "burst": rate.burst}
 
 
-def _limit_row(request: HttpRequest, one: ScopeNow, now: datetime) -> ChannelRow:
+def _limit_row(request: HttpRequest, one: ScopeNow, now: datetime, paused: Paused) -> ChannelRow:
+    is_stopped = paused.has(one.scope, one.scope)
     paused_by = _("paused by %s") % visible(one.paused_by) if one.paused_by else ""
     return ChannelRow(
         name=name_of(one.scope, one.channel),
         queue="",
         kind="",
-        state=_state(one.limit, one.running or 0, one.released_at),
-        remark=paused_by or (_("set live") if one.is_live else ""),
+        state="paused" if is_stopped else _state(one.limit, one.running or 0, one.released_at),
+        remark=paused_by
+        or (_stopped(one.scope, paused) if is_stopped else "")
+        or (_("set live") if one.is_live else ""),
         waiting="",
         running="-" if one.running is None else grouped(one.running),
         terms=terms_of(one.limit),
@@ -255,20 +268,29 @@ def _limit_row(request: HttpRequest, one: ScopeNow, now: datetime) -> ChannelRow
     )
 
 
-def _channel_row(request: HttpRequest, one: ListedChannel, now: datetime) -> ChannelRow:
+def _channel_row(request: HttpRequest, one: ListedChannel, now: datetime, paused: Paused) -> ChannelRow:
+    is_stopped = paused.has(one.queue, one.kind)
+    state = "paused" if is_stopped else _state(one.limit, one.running, one.released_at)
     waiting = _("over %s") % grouped(MOST_COUNTED) if one.waiting > MOST_COUNTED else grouped(one.waiting)
     return ChannelRow(
         name=visible(one.name) or _("(no name)"),
         queue=visible(one.queue),
         kind=visible(one.kind),
-        state="blocked" if one.blocked_by else _state(one.limit, one.running, one.released_at),
-        remark=_("by message %s") % one.blocked_by if one.blocked_by else "",
+        state="blocked" if one.blocked_by else state,
+        remark=_("by message %s") % one.blocked_by
+        if one.blocked_by
+        else (_stopped(one.queue, paused) if is_stopped else ""),
         waiting=waiting,
         running=grouped(one.running),
         terms=terms_of(one.limit),
         released=when(one.blocked_until or one.released_at, now),
         actions=_actions(request, one.kind, one.name, one.limit, is_blocked=bool(one.blocked_by)) if one.name else [],
     )
+
+
+def _stopped(queue: str, paused: Paused) -> str:
+    """Why nothing starts, whatever the limit says."""
+    return _("its queue is paused") if queue in paused.queues else _("its task is paused")
 
 
 def _state(limit: Limit, running: int, released_at: datetime | None) -> str:

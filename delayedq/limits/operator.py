@@ -156,23 +156,35 @@ def _scopes(group: ChannelGroup) -> list[str]:
 
 def why_limited(store: Store, message: Message, name: str, now: datetime) -> Iterator[str]:
     """Why a due message with a channel waits, in sentences; none if nothing is in its way."""
-    whose = f"channel {name}" if name else "its task"
+    own = _("Channel %s") % name if name else _("Its task")
     for one in limits_now(store, message.queue, message.kind, name, now):
-        subject = f"The limit {one.scope}" if one.scope else whose[0].upper() + whose[1:]
+        subject = _("The limit %s") % one.scope if one.scope else own
         if one.limit.is_paused:
-            yield f"{subject} is paused."
+            yield _("%(limit)s is paused.") % {"limit": subject}
         elif one.is_full:
-            yield f"{subject} has {one.running:,} of {one.limit.concurrency:,} running."
+            given = {"running": grouped(one.running), "most": grouped(one.limit.concurrency or 0)}
+            yield _("%(limit)s has %(running)s of %(most)s running.") % {"limit": subject, **given}
         elif one.released_at is not None:
-            yield f"{subject} has its next release {both(one.released_at, now)}."
+            released = {"limit": subject, "when": both(one.released_at, now)}
+            yield _("%(limit)s has its next release %(when)s.") % released
     if (head := _head(store, message, name)) is not None and head.due_at > now:
-        yield (
-            f"{whose[0].upper()}{whose[1:]} is blocked by message {head.message_id}, which is tried again "
-            f"{both(head.due_at, now)}; `channels skip` lets the others start."
+        blocked = _(
+            "%(limit)s is blocked by message %(id)s, which is tried again %(when)s; `channels skip` lets the others "
+            "start."
         )
+        yield blocked % {"limit": own, "id": head.message_id, "when": both(head.due_at, now)}
     if before := _before(store, message, name, now):
-        more = "More than " if before > MOST_WAITING else ""
-        yield f"{more}{min(before, MOST_WAITING):,} of {whose} wait before it."
+        yield _said_before(before, name)
+
+
+def _said_before(before: int, name: str) -> str:
+    given = {"number": grouped(min(before, MOST_WAITING)), "channel": name}
+    if name:
+        words = _("%(number)s of channel %(channel)s wait before it.")
+        more = _("More than %(number)s of channel %(channel)s wait before it.")
+    else:
+        words, more = _("%(number)s of its task wait before it."), _("More than %(number)s of its task wait before it.")
+    return (more if before > MOST_WAITING else words) % given
 
 
 def _head(store: Store, message: Message, name: str) -> ChannelMessage | None:

@@ -34,7 +34,7 @@ ACTS = {
     "pause/?queue=mail": ("Pause queue mail", True),
     "pause-all/": ("Pause", True),
     f"pause-task/?task={TASK}": (f"Pause task {TASK}", True),
-    f"pause-channel/?scope={TASK}&channel=acme": (f"channel acme of {TASK} is paused.", False),
+    f"pause-channel/?scope={TASK}&channel=acme": (f"Paused: channel acme of {TASK}.", False),
     "worker/?name=web-1:1&ask=restart": ("Restart: worker web-1:1", False),
 }
 

@@ -143,10 +143,10 @@ def test_a_channel_is_paused_and_resumed(store, operator):
     operator.post(RESUME)
     assert not limits.live(store)
     assert [entry.change_message for entry in LogEntry.objects.order_by("pk")] == [
-        f"channel acme of {DELIVER} is paused.",
-        f"channel acme of {DELIVER} is resumed.",
+        f"Paused: channel acme of {DELIVER}.",
+        f"Resumed: channel acme of {DELIVER}.",
     ]
-    assert "is not paused" in text_of(operator.post(RESUME, follow=True))
+    assert "Not paused: " in text_of(operator.post(RESUME, follow=True))
 
 
 def test_what_has_no_channels_is_refused(store, operator):
@@ -242,7 +242,7 @@ def test_a_channel_that_a_message_blocks_is_shown_and_the_message_skipped(store,
     assert (row.state, row.remark, row.waiting) == ("blocked", f"by message {first.id}", "1")
     (skip,) = [url for label, url in row.actions if label == "Skip"]
     assert "Skip the head of channel acme" in text_of(operator.get(skip))
-    assert "is not blocked any more." in text_of(operator.post(skip, follow=True))
+    assert "Not blocked any more: " in text_of(operator.post(skip, follow=True))
     assert "No message blocks channel acme" in text_of(operator.post(skip, follow=True))
     (second,) = claim(store)
     assert second.id != first.id

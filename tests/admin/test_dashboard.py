@@ -192,9 +192,9 @@ def test_the_page_has_the_same_numbers_in_text_tables_and_json(operator):
     page = operator.get(DASHBOARD, {"span": "hour"})
 
     assert page.context["totals"] == [
-        ("arrived", "3", "0.1 per minute"),
-        ("finished", "3", "0.1 per minute"),
-        ("of them failed", "1", "0.0 per minute"),
+        ("arrived", "3", "3.0 per hour"),
+        ("finished", "3", "3.0 per hour"),
+        ("of them failed", "1", "1.0 per hour"),
         ("worst p95 of latency", "1 s", ""),
         ("due now", "0", ""),
     ]

@@ -41,7 +41,7 @@ def test_dead_letters_are_grouped_by_class_and_normalised_message(operator, stor
     assert patterns(page) == ["app.Full: Seat <n> is taken", "app.Late: UA<n> <b>"]
     full, late = page.context["rows"]
     assert (late.size, full.size, late.kind) == ("1", "3", "tests.other")
-    assert full.trend == "3 in the last 1 d"
+    assert full.trend == "3 in the last 24 hours"
     assert keys_on(operator.get(full.url)) == ["full-2", "full-1", "full-0"]
     assert "&lt;n&gt; &lt;b&gt;" in page.content.decode()
 
@@ -166,7 +166,7 @@ def test_trends_leave_out_what_is_older(operator, store):
     id_ = dead(store, "a")
     FinishedMessage.objects.filter(pk=id_).update(finished_at=timezone.now() - timedelta(days=2))
     (row,) = operator.get(ERRORS).context["rows"]
-    assert row.trend == "0 in the last 1 d"
+    assert row.trend == "0 in the last 24 hours"
 
 
 @pytest.mark.parametrize("query", [{"q": "a\x00b"}, {"q": "x" * 999}, {"class_name": "\x00"}])

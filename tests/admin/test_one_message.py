@@ -58,7 +58,7 @@ def test_arguments_are_edited_logged_and_the_edit_is_undone(operator, store):
 @pytest.mark.parametrize(
     ("kind", "fields", "problem"),
     [
-        (DEPART, {"code": "UA1", "departure": "noon"}, "This is not int."),
+        (DEPART, {"code": "UA1", "departure": "noon"}, "This is not a whole number."),
         (DEPART, {"code": "a\0b", "departure": "1"}, "Null characters are not allowed."),
         (ECHO, {"args": "[1", "kwargs": "{}"}, "This is not JSON."),
         (ECHO, {"args": "7", "kwargs": "{}"}, "args is a list, not int."),
@@ -171,7 +171,7 @@ def test_a_message_is_sent_and_the_sending_is_undone(operator, store):
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"argument_departure": "x"}, "This is not int."),
+        ({"argument_departure": "x"}, "This is not a whole number."),
         ({"queue": "a|b"}, "the name of a task&#x27;s queue can"),
         ({"queue": ""}, "This field is required."),
         ({"priority": "101"}, "less than or equal to 100"),

@@ -28,15 +28,15 @@ def test_a_task_is_paused_explained_and_resumed(operator, store):
 
     page = operator.post(url, follow=True)
 
-    assert said(page) == [f"{ECHO} is paused."]
+    assert said(page) == [f"Paused: {ECHO}."]
     assert "paused by ann" in text_of(page)
     assert store.claim(ClaimRequest([Lane("mail", 0)], 1, LEASE, "w")) == []
     assert "Its task was paused by ann" in text_of(operator.get(f"{MESSAGES}{id_}/change/"))
-    assert said(operator.post(f"{QUEUES}resume-task/?task={ECHO}", follow=True)) == [f"{ECHO} is resumed."]
+    assert said(operator.post(f"{QUEUES}resume-task/?task={ECHO}", follow=True)) == [f"Resumed: {ECHO}."]
     assert [entry.change_message for entry in LogEntry.objects.order_by("id")] == [
-        f"{ECHO} is paused.", f"{ECHO} is resumed.",
+        f"Paused: {ECHO}.", f"Resumed: {ECHO}.",
     ]  # fmt: skip
-    assert said(operator.post(f"{QUEUES}resume-task/?task={ECHO}", follow=True)) == [f"{ECHO} is not paused."]
+    assert said(operator.post(f"{QUEUES}resume-task/?task={ECHO}", follow=True)) == [f"Not paused: {ECHO}."]
 
 
 def test_all_queues_are_paused_and_resumed(operator, store):

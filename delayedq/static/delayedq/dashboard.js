@@ -31,10 +31,16 @@
         };
     }
 
+    // The numbers of the points that no line touches, as there is no value on either side.
+    function isolated(plot, number) {
+        const values = plot.data[number], is = (at) => values[at] !== null && values[at] !== undefined;
+        return values.flatMap((_, at) => is(at) && !is(at - 1) && !is(at + 1) ? [at] : []);
+    }
+
     function seriesOf(series, swatch, bars) {
         const color = () => colorOf(swatch);
-        const drawn = { label: series.label, stroke: color, width: 2, points: { show: false } };
-        return bars ? { ...drawn, width: 0, fill: color, paths: uPlot.paths.bars({ size: [0.8, 20] }) } : drawn;
+        const drawn = { label: series.label, stroke: color, width: 2, points: { show: true, size: 6, fill: color, filter: isolated } };
+        return bars ? { ...drawn, points: { show: false }, width: 0, fill: color, paths: uPlot.paths.bars({ size: [0.8, 20] }) } : drawn;
     }
 
     // Labels of the time axis: the time of day, at midnight the date.

@@ -6,9 +6,12 @@
     const FRAGMENT = { headers: { "X-Delayedq-Fragment": "yes" } };
     const said = (text, value) => text.replace("%s", value);
 
+    class SignedOut extends Error {}
+
     async function fetched(url) {
         const answer = await fetch(url, FRAGMENT);
-        if (!answer.ok || answer.redirected && answer.url.includes("/login/")) throw new Error(answer.statusText);
+        if (answer.redirected && new URL(answer.url).pathname !== new URL(url, location.href).pathname) throw new SignedOut();
+        if (!answer.ok) throw new Error(answer.statusText);
         return new DOMParser().parseFromString(await answer.text(), "text/html");
     }
 
@@ -30,6 +33,15 @@
         if (target.matches(".dq-tick-all, .action-select, [name=everything]")) tell();
     });
     addEventListener("pageshow", tell);
+
+    // What is wider than its place says so.
+
+    const wider = () => document.querySelectorAll(".dq-wider").forEach((hint) => {
+        const graph = hint.parentNode.querySelector(".dq-graph");
+        hint.hidden = graph.scrollWidth <= graph.clientWidth;
+    });
+    addEventListener("resize", wider);
+    wider();
 
     // A bulk edit that takes several requests goes on by itself.
 
@@ -130,8 +142,8 @@
                 const page = await fetched(location.href);
                 if (!isBusy()) replace(page);
                 show();
-            } catch {
-                show(words.failed);
+            } catch (error) {
+                show(error instanceof SignedOut ? words.signed_out : words.failed);
             }
         }
         const again = () => setTimeout(async () => { await refresh(); again(); }, seconds * 1000);

@@ -3,9 +3,10 @@
 // Parts of a page that change are replaced while it is looked at; what its reader holds is renewed while it is open.
 // All of it works without. Words come from the page, in its language.
 {
+    class SignedOut extends Error {}
     const fetched = async (url, options) => {
         const answer = await fetch(url, { credentials: "same-origin", ...options });
-        if (answer.redirected) throw new Error("signed out");
+        if (answer.redirected) throw new SignedOut();
         return answer;
     };
 
@@ -44,8 +45,8 @@
                 const page = new DOMParser().parseFromString(await answer.text(), "text/html");
                 if (getSelection().isCollapsed) replace(page);
                 show();
-            } catch {
-                show(words.failed);
+            } catch (error) {
+                show(error instanceof SignedOut ? words.signedOut : words.failed);
             }
         }
         button.type = "button";
