@@ -10,11 +10,11 @@ from django.utils import translation
 
 from delayedq import limits, schedules
 from delayedq.admin.dashboard import _rate
-from delayedq.admin.group_names import name_of
 from delayedq.core.errors import fingerprint
 from delayedq.cron.operator import describe, named_schedule
 from delayedq.limits.operator import why_limited
 from delayedq.models import Message
+from delayedq.operations.group_names import name_of
 from delayedq.operations.pauses import pause, pause_task
 from delayedq.operations.wording import seconds
 from tests.admin.given import HISTORY, choose_all, dead, offer, text_of
