@@ -35,12 +35,25 @@ class Message:
     def __post_init__(self):
         self.asked_for = self.due
 
+    def moves(self, policy, due):
+        """Whether an offer moves it. The time of one that runs is that of its attempt, and not of the next run."""
+        runs = self.holder is not None and self.attempts > 0
+        return {
+            "replace": True,
+            "preserve_time": runs,
+            "earliest": runs or due < self.due,
+            "latest": runs or due > self.due,
+        }[policy]
+
     def is_same(self, payload, due):
-        return (self.payload, self.asked_for, self.is_saved) == (payload, due, False)
+        """`due` None: at its time."""
+        return (self.payload, self.asked_for, self.is_saved) == (payload, due or self.asked_for, False)
 
     def replace(self, payload, due):
-        """It starts over; the lease stays as it is."""
-        self.payload, self.due, self.asked_for = payload, due, due
+        """It starts over, at its time if `due` is None; the lease stays as it is."""
+        self.payload = payload
+        if due is not None:
+            self.due = self.asked_for = due
         self.attempts, self.errors, self.state, self.is_saved = 0, 0, None, False
         self.generation += 1
 
@@ -78,16 +91,18 @@ class Reference:
 
     # Ways in
 
-    def offer(self, key, payload, due, *, can_update=True, place=()):
+    def offer(self, key, payload, due, *, can_update=True, policy="replace", place=()):
+        """`policy`: one of those of `OnConflict` that replace."""
         due = self.now if due is None else due
         message = self.find(key)
         if message is None:
             self.live.append(Message(key, payload, due, (next(self.turns), *place)))
             self.created += 1
             return "created"
-        if not can_update or message.is_same(payload, due):
+        moved_to = due if message.moves(policy, due) else None
+        if not can_update or message.is_same(payload, moved_to):
             return "ignored"
-        message.replace(payload, due)
+        message.replace(payload, moved_to)
         return "updated"
 
     def offer_batch(self, batch):
@@ -148,6 +163,17 @@ class Reference:
 
         return self._settle(delivery, put_off)
 
+    def discard(self, delivery):
+        return self._settle(delivery, self._erase, was_attempted=False)
+
+    def put_back(self, delivery):
+        """What the lease keeper does with a message whose worker has died before it started it."""
+        message = delivery.message
+        if message.holder is not delivery:
+            return False
+        message.holder, message.attempts = None, max(message.attempts - 1, 0)
+        return True
+
     def extend(self, delivery, lease):
         message = delivery.message
         if message.holder is not delivery:
@@ -175,9 +201,12 @@ class Reference:
         return "superseded"
 
     def _end(self, message, outcome):
+        self._erase(message)
+        self.ended.append(Ended(message.key, message.payload, outcome, message.attempts, message.errors))
+
+    def _erase(self, message):
         self.live.remove(message)
         message.is_live, message.holder = False, None
-        self.ended.append(Ended(message.key, message.payload, outcome, message.attempts, message.errors))
 
     # Looking and dropping
 
@@ -220,6 +249,34 @@ class Reference:
         for message in dropped:
             self._end(message, "cancelled")
         return len(dropped)
+
+    # What operators do
+
+    def move(self, key, due):
+        """Only what waits."""
+        message = self.find(key)
+        if message not in self.waiting():
+            return False
+        message.due, message.holder = due, None
+        return True
+
+    def cancel(self, key):
+        message = self.find(key)
+        if message not in self.waiting():
+            return False
+        self._end(message, "cancelled")
+        return True
+
+    def revive(self, ended, message, due=None):
+        """Only if no other has its key; `due` None: it goes on as it was."""
+        if ended not in self.ended or self.find(ended.key) is not None:
+            return False
+        self.ended.remove(ended)
+        message.is_live, message.generation, message.attempts = True, 0, ended.attempts
+        if due is not None:
+            message.due, message.asked_for, message.attempts, message.errors = due, due, 0, 0
+        self.live.append(message)
+        return True
 
     def edges(self):
         """The moments to come at which a message falls due or a lease ends."""

@@ -101,6 +101,20 @@ def test_a_batch_did_not_create_what_another_offer_created_meanwhile(
     assert [one.id for one in offered] == [live(key).id for key in "abc"]
 
 
+def test_a_batch_that_replaces_one_did_not_create_what_another_offer_created_meanwhile(store, connection):
+    """It creates nothing, and the row that it found last is the other's."""
+    store.at(NOW).offer(message("a", "before"))
+
+    def come_first(execute, sql, params, many, context):
+        if sql.startswith("INSERT INTO delayedq_message") and Message.objects.count() == 1:
+            together(partial(store.at(NOW).offer, message("b", "ours")))
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(come_first):
+        offered = store.at(NOW).offer_many([message("a", "ours"), message("b", "ours")])
+    assert [one.outcome for one in offered] == [UPDATED, IGNORED]
+
+
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
 def test_it_is_not_tried_for_ever(store, connection, running, verb):
     undone = Undone(100, 1213)

@@ -115,8 +115,11 @@ def insert(rows: int, on_conflict: OnConflict) -> str:
 
 
 def insert_many(rows: int, on_conflict: OnConflict) -> str:
-    """The same, but it answers with the first id that it created, and with none if it created nothing."""
-    answers = {"LAST_INSERT_ID(id) <> 0": "1", "LAST_INSERT_ID(-id) = 0": "0"}
+    """The same, but it answers with the first id that it created, and with 0 if it created nothing.
+
+    Unless told so by LAST_INSERT_ID(0), the server would answer with the id of the last row, if it changed any.
+    """
+    answers = {"LAST_INSERT_ID(id) <> 0": "LAST_INSERT_ID(0) = 0", "LAST_INSERT_ID(-id) = 0": "LAST_INSERT_ID(0) <> 0"}
     statement = insert(rows, on_conflict)
     for answer, number in answers.items():
         statement = statement.replace(answer, number)
