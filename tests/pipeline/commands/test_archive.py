@@ -223,7 +223,7 @@ def test_a_batch_is_finished_in_the_lake_it_was_begun_for(spark, store, address,
     with pytest.raises(Killed):
         list(archiving(tell=die_at(ArchiveState.WRITTEN)).run(NOW))
 
-    with pytest.raises(ArchiveFailed, match="finish it there"):
+    with pytest.raises(ArchiveFailed, match="finish it with `archive --lake"):
         list(Archiving(spark, store, address, str(tmp_path / "other")).run(NOW))
 
     assert len(ids()) == 10
