@@ -7,8 +7,6 @@ None stops the database itself: that is not ours to do on a server of the user's
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
@@ -109,27 +107,16 @@ def freeze_briefly(scene: Scene) -> None:
 def restart(scene: Scene) -> None:
     """SIGTERM, as a deploy sends it: what runs may finish, the rest goes back."""
     fleet = scene.a_fleet()
-    try:
-        fleet.end()
-    except subprocess.TimeoutExpired:
-        write("stuck", "SIGTERM")
-        fleet.kill_all()
+    fleet.end()
     fleet.start()
 
 
 def restart_at_once(scene: Scene) -> None:
     """SIGTERM twice: the second one waits for nothing."""
     fleet = scene.a_fleet()
-    dying = [fleet.pid, *fleet.children()]
-    fleet.signal(signal.SIGTERM)
-    time.sleep(scene.random.uniform(0, 0.05))
-    for pid in dying:
+    for pid in [fleet.pid, *fleet.children()]:
         write("killed", "by a second signal", pid=pid)
-    try:
-        fleet.end()
-    except subprocess.TimeoutExpired:
-        write("stuck", "SIGTERM twice")
-        fleet.kill_all()
+    fleet.end(twice=True)
     fleet.start()
 
 

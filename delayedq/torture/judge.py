@@ -124,6 +124,7 @@ def judge(history: History, rules: Rules) -> list[Violation]:
         *replacements_run(history),
         *within_limits(history, rules),
         *nothing_left(history),
+        *ends_when_told(history),
         *effects_once(history),
         *steps_once(history),
         *flows_whole(history),
@@ -141,6 +142,12 @@ def nothing_left(history: History) -> Iterator[Violation]:
     """I12: when the faults have ended, everything ends."""
     for id_ in sorted(history.left):
         yield Violation("everything ends", f"message {id_} still waits or runs", history.about(id_))
+
+
+def ends_when_told(history: History) -> Iterator[Violation]:
+    """SIGTERM ends a fleet, and a producer."""
+    for event in history.by_what["stuck"]:
+        yield Violation("SIGTERM ends it", f"process {event.about[0]} went on for 30 s")
 
 
 def nothing_from_nothing(history: History) -> Iterator[Violation]:

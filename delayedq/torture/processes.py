@@ -61,10 +61,17 @@ class Process:
             kill([*self.children(), self.pid])
             self.running.wait()
 
-    def end(self, seconds: float = PATIENCE) -> int:
-        """SIGTERM, and the exit code. Raises subprocess.TimeoutExpired."""
+    def end(self, *, twice: bool = False) -> None:
+        """SIGTERM, once or twice. One that does not end by it is told of, and killed."""
         self.signal(signal.SIGTERM)
-        return self.running.wait(seconds)
+        if twice:
+            time.sleep(0.02)  # two that come at once may be one
+            self.signal(signal.SIGTERM)
+        try:
+            self.running.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            write("stuck", self.pid)
+            self.kill_all()
 
 
 def children(pid: int) -> list[int]:

@@ -84,6 +84,7 @@ WRONG = {
     "no replacement is lost": ([(9, "offered", {"k": 2}), began(1, kind="keyed", uid="k#1"), ended(1)], [], []),
     "a tick is placed once": ([(1, "tick", id_, DUE.isoformat()) for id_ in (1, 2)], [], []),
     "no tick is missed": ([(1, "tick", n, (DUE + timedelta(seconds=n)).isoformat()) for n in (1, 3)], [], []),
+    "SIGTERM ends it": ([(1, "stuck", 7)], [], []),
     "a step is done once": ([(1, "step", 1, "u", number) for number in (0, 1, 0)], [], []),
     "exactly once": ([began(1, kind="exact"), ended(1)], [row(1, kind="exact")], []),
 }
