@@ -18,7 +18,7 @@ from delayedq.cron.operator import all_schedules, changes, describe, named_sched
 from delayedq.exceptions import DelayedQError
 from delayedq.management import tables
 from delayedq.management.arguments import positive
-from delayedq.management.telling import add_by, add_json, as_json, operator, tell
+from delayedq.management.telling import add_by, add_json, as_json, tell, who_and_why
 from delayedq.operations.acts import note
 from delayedq.store import default_store
 
@@ -85,26 +85,26 @@ class CronVerbs:
 
     def _run(self, options: dict[str, Any]) -> None:
         scheduled = schedules.run_now(options["name"])
-        note(default_store(), f"Run schedule {options['name']} now", operator(options))
+        note(default_store(), f"Run schedule {options['name']} now", *who_and_why(options))
         about = {"name": options["name"], "id": scheduled.id}
         value = {"schedule": options["name"], "message": int(scheduled.id) if scheduled.id else None}
         tell(self._out, options, _("%(name)s is due now, as message %(id)s.") % about, value)
 
     def _enable(self, options: dict[str, Any]) -> None:
         name = options["name"]
-        enabled = recorded(name, "Enable", lambda: schedules.enable(name), operator(options))
+        enabled = recorded(name, "Enable", lambda: schedules.enable(name), *who_and_why(options))
         said = _("%(name)s is enabled.") if enabled else _("%(name)s was already enabled.")
         tell(self._out, options, said % {"name": name}, {"schedule": name, "changed": bool(enabled)})
 
     def _disable(self, options: dict[str, Any]) -> None:
         name = options["name"]
-        disabled = recorded(name, "Disable", lambda: schedules.disable(name), operator(options))
+        disabled = recorded(name, "Disable", lambda: schedules.disable(name), *who_and_why(options))
         said = _("%(name)s is disabled.") if disabled else _("%(name)s was already disabled.")
         tell(self._out, options, said % {"name": name}, {"schedule": name, "changed": bool(disabled)})
 
     def _remove(self, options: dict[str, Any]) -> None:
         name = options["name"]
-        if not recorded(name, "Delete", lambda: schedules.delete(name), operator(options)):
+        if not recorded(name, "Delete", lambda: schedules.delete(name), *who_and_why(options)):
             raise CommandError(_("There is no schedule %(name)r in the database.") % {"name": name})
         tell(self._out, options, _("%(name)s is deleted.") % {"name": name}, {"schedule": name, "changed": True})
 
@@ -112,7 +112,9 @@ class CronVerbs:
         name, task = options["name"], options["task"]
         given = {key: options[f"given_{key}"] for key in (*DURATIONS, *INSTANTS, *TEXTS, *NUMBERS, *JSON)}
         enabled = not options["disabled"]
-        first = recorded(name, "Add", lambda: schedules.create(name, task, enabled=enabled, **given), operator(options))
+        first = recorded(
+            name, "Add", lambda: schedules.create(name, task, enabled=enabled, **given), *who_and_why(options)
+        )
         said = _("%(name)s is added; it ticks first at %(first)s.") if first else _("%(name)s is added.")
         told = said % {"name": name, "first": first and first.isoformat()}
         tell(self._out, options, told, {"schedule": name, "first": first, "changed": True})

@@ -15,7 +15,7 @@ from delayedq.limits.rules import Rate
 from delayedq.limits.setting import check_scope
 from delayedq.management.arguments import age
 from delayedq.management.queues import near, told_paused, told_resumed
-from delayedq.management.telling import add_by, add_json, operator, tell
+from delayedq.management.telling import add_by, add_json, tell, who_and_why
 from delayedq.operations.acts import note
 from delayedq.operations.wording import both, grouped, printable
 
@@ -76,7 +76,7 @@ def run_channels(store: Store, out: OutputWrapper, options: dict[str, Any]) -> N
     except (InvalidLimit, InvalidMessage) as error:
         raise CommandError(str(error)) from None
     if did:
-        note(store, said, operator(options))
+        note(store, said, *who_and_why(options))
     about = {"scope": options["scope"], "channel": options["channel"], "verb": options["verb"]}
     tell(out, options, said, {**about, "changed": did, "said": said})
 

@@ -26,7 +26,7 @@ from delayedq.management.selecting import (
     unknown_name,
 )
 from delayedq.management.tables import word
-from delayedq.management.telling import Exit, add_asking, add_json, as_json, confirm, operator, tell
+from delayedq.management.telling import Exit, add_asking, add_json, as_json, confirm, operator, tell, who_and_why
 from delayedq.models import Edit, EditedMessage, FinishedMessage, Message, with_renewals
 from delayedq.operations.browsing import id_in, newest_id
 from delayedq.operations.bulk import (
@@ -156,7 +156,7 @@ def _do(
     confirm(_("%(action)s: %(messages)s?") % {"action": said, "messages": preview.changing.of_messages}, options, err)
     if not options["messages"]:
         bulk = bulk._replace(most=preview.changing.most)
-    edit = begin(store, bulk.does, said, operator(options))
+    edit = begin(store, bulk.does, said, *who_and_why(options))
     skipped = _in_parts(edit, lambda after: carry_out_part(store, edit, bulk, after), err)
     undoable = _("Undo: manage.py delayedq undo %(edit)s") % {"edit": edit.pk}
     is_cut = not preview.changing.exact and edit.changed == bulk.most
@@ -262,8 +262,8 @@ def run_stop(out: OutputWrapper, err: OutputWrapper, options: dict[str, Any]) ->
     if not running:
         raise CommandError(_("None of these messages runs."), returncode=Exit.UNCHANGED)
     confirm(_("Stop what runs of these (%(number)s)? There is no undo.") % {"number": len(running)}, options, err)
-    by = operator(options)
-    edits = {one.pk: edit.pk for one in running if (edit := stop(store, one, by)) is not None}
+    by, why = who_and_why(options)
+    edits = {one.pk: edit.pk for one in running if (edit := stop(store, one, by, why)) is not None}
     number = {"stopped": len(edits), "number": len(found)}
     tell(out, options, _("%(stopped)s of %(number)s stopped.") % number, {"action": "stop", "stopped": edits})
     if not edits:
@@ -281,7 +281,7 @@ def add_undo(parser: ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("edit", metavar="EDIT", nargs="?", help="The number of the edit.")
     which.add_argument("--list", action="store_true", help=f"Show the last {EDITS} edits, also those of the admin.")
-    add_asking(parser)
+    add_asking(parser, why=False)
     add_json(parser)
 
 

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 
 from delayedq.exceptions import InvalidQueue
 from delayedq.management.backends import chosen_store
-from delayedq.management.telling import add_by, add_json, operator, tell
+from delayedq.management.telling import add_by, add_json, tell, who_and_why
 from delayedq.models import PausedTask
 from delayedq.operations.acts import pause_one_task, pause_queues, resume_one_task, resume_queues
 from delayedq.operations.pauses import check_name
@@ -104,22 +104,24 @@ def add_pause(verb: str, parser: ArgumentParser) -> None:
 def run_pause(out: OutputWrapper, options: dict[str, Any]) -> None:
     """Raises CommandError for a queue or task that nobody knows, with a near name."""
     store, backends = chosen_store(options["backend"])
-    queue, task, by = options["queue"], options["task"], operator(options)
+    queue, task, act = options["queue"], options["task"], who_and_why(options)
     if queue is not None:
-        did = _pause_queue(store, backends, queue, by, is_new=options["new"])
+        did = _pause_queue(store, backends, queue, act, is_new=options["new"])
         told, changed = told_paused(queue, did), [queue] if did else []
     elif task is not None:
         if task not in registered:
             raise CommandError(_("There is no task %(name)r") % {"name": task} + near(task, {*registered}))
-        did = pause_one_task(store, task, by)
+        did = pause_one_task(store, task, *act)
         told, changed = told_paused(task, did), [task] if did else []
     else:
-        changed = pause_queues(store, None, by)
+        changed = pause_queues(store, None, *act)
         told = _("Paused: %(names)s.") % {"names": _listed(changed)}
     tell(out, options, told, {"paused": changed})
 
 
-def _pause_queue(store: Store, backends: Sequence[DelayedQBackend], queue: str, by: str, *, is_new: bool) -> bool:
+def _pause_queue(
+    store: Store, backends: Sequence[DelayedQBackend], queue: str, act: tuple[str, str], *, is_new: bool
+) -> bool:
     """`is_new`: nobody needs to know it, if a backend takes any queue."""
     try:
         check_name(queue)
@@ -127,7 +129,7 @@ def _pause_queue(store: Store, backends: Sequence[DelayedQBackend], queue: str, 
         if queue not in known and not (is_new and takes_any(backends)):
             hint = " " + _("To pause it all the same, add --new.") if takes_any(backends) else ""
             raise CommandError(_("There is no queue %(name)r") % {"name": queue} + near(queue, known) + hint)
-        return bool(pause_queues(store, [queue], by))
+        return bool(pause_queues(store, [queue], *act))
     except InvalidQueue as error:
         raise CommandError(str(error)) from None
 
@@ -135,12 +137,12 @@ def _pause_queue(store: Store, backends: Sequence[DelayedQBackend], queue: str, 
 def run_resume(out: OutputWrapper, options: dict[str, Any]) -> None:
     """Raises CommandError for a queue or task that is not paused."""
     store, _backends = chosen_store(options["backend"])
-    queue, task, by = options["queue"], options["task"], operator(options)
+    queue, task, act = options["queue"], options["task"], who_and_why(options)
     if queue is None and task is None:
-        changed = resume_queues(store, None, by)
+        changed = resume_queues(store, None, *act)
         tell(out, options, _("Resumed: %(names)s.") % {"names": _listed(changed)}, {"resumed": changed})
         return
-    if not (resume_queues(store, [queue], by) if task is None else resume_one_task(store, task, by)):
+    if not (resume_queues(store, [queue], *act) if task is None else resume_one_task(store, task, *act)):
         raise CommandError(_not_paused(store, queue, task))
     name = queue if task is None else task
     tell(out, options, told_resumed(name), {"resumed": [name]})

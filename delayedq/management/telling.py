@@ -15,6 +15,7 @@ from django.core.management.base import CommandError
 from django.utils.translation import gettext as _
 
 from delayedq.core.bounds import NAME_LENGTH, is_storable
+from delayedq.models.operations import WHY_LENGTH
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -40,15 +41,18 @@ def add_json(parser: ArgumentParser, said: str = "For programs: JSON.") -> None:
     parser.add_argument("--json", action="store_true", help=said)
 
 
-def add_asking(parser: ArgumentParser) -> None:
-    """The options of a command that asks before it changes anything."""
+def add_asking(parser: ArgumentParser, *, why: bool = True) -> None:
+    """The options of a command that asks before it changes anything. why: whether the reason is recorded."""
     parser.add_argument("--yes", action="store_true", help="Do not ask.")
     parser.add_argument("--dry-run", action="store_true", help="Show what would be done, and change nothing.")
-    add_by(parser)
+    add_by(parser, why=why)
 
 
-def add_by(parser: ArgumentParser) -> None:
+def add_by(parser: ArgumentParser, *, why: bool = True) -> None:
+    """What is recorded of a change: see `who_and_why`."""
     parser.add_argument("--by", type=_name, metavar="NAME", help="Who does it, for the record (default: the OS user).")
+    if why:
+        parser.add_argument("--why", default="", metavar="TEXT", help="Why, for the record.")
 
 
 def _name(text: str) -> str:
@@ -65,6 +69,14 @@ def operator(options: dict[str, Any]) -> str:
         return getpass.getuser()[:NAME_LENGTH]
     except (KeyError, OSError):  # a user id without a name, as in a container; before Python 3.13 a KeyError
         return f"uid {os.getuid()}"
+
+
+def who_and_why(options: dict[str, Any]) -> tuple[str, str]:
+    """Who does it, and the reason that they have given; "": none. Raises CommandError for one that can't be stored."""
+    why = options["why"].strip()
+    if not is_storable(why) or len(why) > WHY_LENGTH:
+        raise CommandError(_("--why has at most %(number)s characters.") % {"number": WHY_LENGTH})
+    return operator(options), why
 
 
 def as_json(value: Any) -> str:

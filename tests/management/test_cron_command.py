@@ -282,7 +282,7 @@ def test_one_of_the_settings_is_disabled_and_enabled(store, now, schedules):
 
 @pytest.mark.parametrize("by", [None, "ann"])
 def test_who_changed_a_schedule_is_recorded(store, by):
-    given = [] if by is None else ["--by", by]
+    given = [] if by is None else ["--by", by, "--why", "too early"]
     call_command(
         "delayedq",
         "cron",
@@ -299,6 +299,7 @@ def test_who_changed_a_schedule_is_recorded(store, by):
     )
     call_command("delayedq", "cron", "disable", "tea", *given)
     call_command("delayedq", "cron", "run", "tea", *given)
-    edits = Edit.objects.order_by("id").values_list("description", "made_by")
-    assert [made_by for _, made_by in edits] == [by or getuser()] * 3
-    assert [said for said, _ in edits] == ["Add schedule tea", "Disable schedule tea", "Run schedule tea now"]
+    edits = Edit.objects.order_by("id")
+    who_and_why = (getuser(), "") if by is None else (by, "too early")
+    assert [(edit.made_by, edit.why) for edit in edits] == [who_and_why] * 3
+    assert [edit.description for edit in edits] == ["Add schedule tea", "Disable schedule tea", "Run schedule tea now"]

@@ -346,3 +346,12 @@ def test_a_reader_that_has_read_enough_is_no_error(store, environment):
     )
     assert json.loads(done.stdout)["queue"] == "mail"
     assert done.stderr == ""
+
+
+def test_the_reason_is_recorded_and_has_a_bound(store):
+    store.offer_many([message("a"), message("b")])
+    told("cancel", "a", "--yes", "--why", " never ordered ")
+    assert [edit.why for edit in Edit.objects.all()] == ["never ordered"]
+    with pytest.raises(CommandError, match="--why has at most 500 characters"):
+        call_command("delayedq", "cancel", "b", "--yes", "--why", "x" * 501)
+    assert Message.objects.filter(key="b").exists()
