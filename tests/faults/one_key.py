@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import count
 from typing import NamedTuple
 
-from tests.queue.reference import Ended, Reference
+from tests.queue.reference import Reference
 
 #: No message is tried so often.
 ATTEMPTS = 10**6
@@ -33,9 +33,8 @@ class Left(NamedTuple):
 class OneKey:
     """The reference, and what calls know of its messages: their ids, the tokens of their leases, and past edits."""
 
-    def __init__(self, lease, *, in_channel):
+    def __init__(self, lease):
         self.reference = Reference(None, lease, ATTEMPTS)
-        self._in_channel = in_channel
         self._deliveries, self._edits, self._graves, self._serial = {}, {}, {}, count()
 
     def does(self, record, moment):
@@ -90,25 +89,13 @@ class OneKey:
 
     def _end(self, record, claimed, delay=None, **_):
         delivery = self._deliveries[claimed.token]
-        message, delivery.answer = delivery.message, None
-        if record.answer == "lost" and self._is_taken_away(delivery):
-            message.holder = None
-            return "lost"
+        delivery.answer = None
         return ANSWERS[ENDS[record.verb](self.reference, delivery, delay)]
 
     _finish = _fail = _retry = _give_back = _discard = _end
 
-    def _is_taken_away(self, delivery):
-        """A claim in a channel takes what ran out from who holds it."""
-        message = delivery.message
-        return self._in_channel and message.holder is delivery and message.held_until <= self.reference.now
-
     def _renew(self, record, claimed, lease):
-        delivery = self._deliveries[claimed.token]
-        if record.answer == "lost" and self._is_taken_away(delivery):
-            delivery.message.holder = None
-            return "lost"
-        return "done" if self.reference.extend(delivery, lease) else "lost"
+        return "done" if self.reference.extend(self._deliveries[claimed.token], lease) else "lost"
 
     def _release(self, record, claimed):
         return "done" if self.reference.put_back(self._deliveries[claimed.token]) else "lost"
@@ -199,9 +186,9 @@ class State:
 class Judge:
     """The outcomes of calls about one key, for `linearizable`. `beside`: the calls about all keys."""
 
-    def __init__(self, records, beside, lease, left, *, in_channel=False):
-        self.records, self._beside, self._lease, self._left, self._in_channel = records, beside, lease, left, in_channel
-        self.start = State((), OneKey(lease, in_channel=in_channel).state)
+    def __init__(self, records, beside, lease, left):
+        self.records, self._beside, self._lease, self._left = records, beside, lease, left
+        self.start = State((), OneKey(lease).state)
 
     def outcomes(self, state, record):
         if record.is_undone or record.is_unknown or self._may_be_passed_over(record):
@@ -222,7 +209,7 @@ class Judge:
         return told and any(other is not record and other.overlaps(record) for other in self._beside)
 
     def _replayed(self, path):
-        one = OneKey(self._lease, in_channel=self._in_channel)
+        one = OneKey(self._lease)
         for record, moment in path:
             one.does(record, moment)
         return one
@@ -230,6 +217,3 @@ class Judge:
     def ends_well(self, state):
         one = self._replayed(state.path)
         return one.left(self.records[0].key) == self._left if self.records else True
-
-
-__all__ = ["Ended", "Judge", "Left"]
