@@ -21,10 +21,10 @@ from django.core.exceptions import ImproperlyConfigured
 
 from delayedq.conf import get_settings
 from delayedq.core.serialization import dumps, loads
-from delayedq.cron import visiting
+from delayedq.cron import placing
 from delayedq.cron.beat import CHUNK, SETTINGS
 from delayedq.cron.definitions import read, read_stored
-from delayedq.cron.visiting import ScheduleVisit, bring_up_to_date, empty, lock, tell_changed, together, write
+from delayedq.cron.placing import ScheduleVisit, bring_up_to_date, empty, lock, tell_changed, together, write
 from delayedq.exceptions import InvalidSchedule, QueueFull
 from delayedq.models import CronSchedule
 from delayedq.store import default_store
@@ -145,7 +145,7 @@ def update(name: str, **changes: Any) -> datetime | None:
         definition = _read(name, given)
         enabled = given.pop("enabled", None)
         if enabled is False:
-            visiting.disable(store, row, now)
+            placing.disable(store, row, now)
         elif enabled and row.disabled_at is not None:
             row.disabled_at = None
             row.covered_until = now
@@ -182,7 +182,7 @@ def disable(name: str) -> bool:
         now = store.now()
         row = _locked(store, name, now)
         was_enabled = row.disabled_at is None
-        visiting.disable(store, row, now)
+        placing.disable(store, row, now)
         return was_enabled
 
     return together(store, work)
@@ -196,7 +196,7 @@ def enable(name: str) -> bool:
         now = store.now()
         row = _locked(store, name, now)
         was_disabled = row.disabled_at is not None
-        visiting.enable(store, row, definition_of(row), now)
+        placing.enable(store, row, definition_of(row), now)
         return was_disabled
 
     return together(store, work)

@@ -26,7 +26,8 @@ from delayedq.core.edits import (
 )
 from delayedq.cron.operator import SCHEDULE
 from delayedq.exceptions import InvalidMessage
-from delayedq.operations.edits import CANCEL, DISCARD, PAUSE, RESCHEDULE, RETRY
+from delayedq.operations.dead_letters import DISCARD
+from delayedq.operations.edits import CANCEL, PAUSE, RESCHEDULE, RETRY
 from delayedq.operations.sending import ARGUMENTS, SEND
 from delayedq.store.offers import check_name
 from delayedq.store.protocol import BARE

@@ -32,7 +32,8 @@ from delayedq.masking import hidden, masking_of
 from delayedq.models import Edit, EditedMessage, FinishedMessage, Message
 from delayedq.operations.browsing import id_in
 from delayedq.operations.bulk import SAMPLE, summary
-from delayedq.operations.edits import CANCEL, DISCARD, PAUSE, RESCHEDULE, RETRY
+from delayedq.operations.dead_letters import DISCARD
+from delayedq.operations.edits import CANCEL, PAUSE, RESCHEDULE, RETRY
 from delayedq.operations.sending import ARGUMENTS, SEND, by_name
 from delayedq.operations.undo import can_undo, undo
 from delayedq.operations.wording import exact

@@ -1,7 +1,7 @@
 """One beat: each worker maintains the ticks of the schedules about once a minute.
 
 There is no leader. A beat reads which schedules have a tick that is due, or must be judged, or that is the last one
-placed (`CronSchedule.next_at`), and visits these (`visiting`), some hundred in one transaction. What another worker has
+placed (`CronSchedule.next_at`), and visits these (`placing`), some hundred in one transaction. What another worker has
 locked is left to it. So a beat costs what is due, not what exists. Ticks are placed before they are due, so the queue
 starts them on time, independent of the beat. Time is the database's.
 
@@ -25,8 +25,8 @@ from django.db.models import BooleanField, Case, ExpressionWrapper, Q, When
 from delayedq.conf import get_settings
 from delayedq.core.serialization import loads
 from delayedq.cron.definitions import read_stored
+from delayedq.cron.placing import stop, visit
 from delayedq.cron.ticks import config_hash
-from delayedq.cron.visiting import stop, visit
 from delayedq.exceptions import DelayedQError
 from delayedq.models import CronSchedule, CronSettings
 

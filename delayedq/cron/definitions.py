@@ -18,8 +18,8 @@ from delayedq.conf import get_settings
 from delayedq.core.instants import EPOCH
 from delayedq.core.serialization import dumps
 from delayedq.cron.expressions import Cron, Every, Within, as_zone
+from delayedq.cron.placing import Tick
 from delayedq.cron.ticks import Misfire, Overlap, config_hash, expires_at, jittered, later, tick_key
-from delayedq.cron.visiting import Tick
 from delayedq.exceptions import DelayedQError, InvalidSchedule
 from delayedq.limits.rules import OnFull
 from delayedq.store import default_store

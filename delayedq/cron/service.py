@@ -16,8 +16,8 @@ from django.db import connections
 
 from delayedq.core.instants import EPOCH
 from delayedq.cron.expressions import Every
+from delayedq.cron.placing import Tick, lock, place, prune, refresh, take_back, ticks_of, together
 from delayedq.cron.ticks import DailySchedule, daily_hash, periodic_hash, tick_key
-from delayedq.cron.visiting import Tick, lock, place, prune, refresh, take_back, ticks_of, together
 from delayedq.exceptions import InvalidSchedule
 from delayedq.models import HASH_LENGTH
 from delayedq.store.offers import check_key, check_time

@@ -16,8 +16,8 @@ from django.db.models import Exists, OuterRef, Q
 
 from delayedq import clock
 from delayedq.cron.beat import SETTINGS
+from delayedq.cron.placing import tell_missed
 from delayedq.cron.ticks import Overlap
-from delayedq.cron.visiting import tell_missed
 from delayedq.exceptions import Cancel, Snooze
 from delayedq.models import CronSchedule, CronTick, Message
 from delayedq.store import served_store

@@ -24,10 +24,10 @@ from delayedq.limits.requests import (
     ServedGroup,
     nobody,
 )
+from delayedq.limits.room import LEAST_SECONDS, cost
 from delayedq.limits.rules import bucket_name
-from delayedq.limits.visits import LEAST_SECONDS, cost
 from delayedq.sql.priority import BOUNDARY
-from delayedq.store.claims import new_token
+from delayedq.store.claim_tokens import new_token
 from delayedq.store.database import retry_on_deadlock
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from delayedq.limits.offers import address
 from delayedq.limits.places import Attempts, Places
 from delayedq.limits.rates import after
 from delayedq.limits.requests import ChannelClaim, ChannelQuery, Events, ForeignRules, Start
+from delayedq.limits.room import MOST_VISITED, Room, Visit, room_of
 from delayedq.limits.rules import Limit, bucket_name, channel_id, channel_of, deal
-from delayedq.limits.visits import MOST_VISITED, Room, Visit, room_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -18,9 +18,9 @@ from delayedq.limits.declared import UNLIMITED, lines_up, rules_known, rules_of
 from delayedq.limits.places import Places
 from delayedq.limits.rates import last_start
 from delayedq.limits.requests import Rules
+from delayedq.limits.room import bucket_of, room_of
 from delayedq.limits.rules import Limit, bucket_name, channel_id, channel_of, group_id
 from delayedq.limits.setting import definitions
-from delayedq.limits.visits import bucket_of, room_of
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, ChannelNotice, LimitState, Message, is_free
 from delayedq.operations.counting import read_bounded
 from delayedq.operations.wording import both, grouped, span
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from django.db.models import QuerySet
 
     from delayedq.core.sampling import Sample
-    from delayedq.limits.visits import HasTokens
+    from delayedq.limits.room import HasTokens
     from delayedq.store.base import Store
     from delayedq.store.figures import Grid
     from delayedq.store.protocol import LaneHead

@@ -11,8 +11,8 @@ from django.db.models import Exists, Min, OuterRef, Subquery
 from delayedq.limits.offers import line_up_again
 from delayedq.limits.places_held import AT_ONCE, HeldAttempt, give_up, held_key, message_of, unlocked
 from delayedq.limits.requests import ChannelState, ChannelView, Running
+from delayedq.limits.room import MOST_VISITED, at_once
 from delayedq.limits.rules import HEAD
-from delayedq.limits.visits import MOST_VISITED, at_once
 from delayedq.sql.priority import BOUNDARY
 
 if TYPE_CHECKING:

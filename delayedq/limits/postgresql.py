@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from delayedq.limits.channels import KEPT, MOST_NOTICES, MOST_RISING, SURROUNDINGS, Channels
 from delayedq.limits.offers import told_of
 from delayedq.limits.requests import ChannelState, ChannelView, Dealt, Running
+from delayedq.limits.room import FIRST_SECONDS, LEAST_SECONDS, LOCKED, MOST_VISITED, SHORT_SECONDS
 from delayedq.limits.rules import HEAD
-from delayedq.limits.visits import FIRST_SECONDS, LEAST_SECONDS, LOCKED, MOST_VISITED, SHORT_SECONDS
 from delayedq.sql.priority import BOUNDARY, LIMITED
 from delayedq.store.feature import concerned
 from delayedq.store.postgresql.database import numbers, of_finishes, of_lease, texts
@@ -230,7 +230,7 @@ _OTHERS = f"SELECT * {_READY} AND id = ANY(ARRAY(SELECT unnest(%(others)s::bigin
 
 _WITH_OTHERS = f"{_FIRST_IN_TURN} UNION (SELECT * FROM ({_OTHERS}) AS other ORDER BY turn, id LIMIT {MOST_VISITED})"
 
-# `visits.at_once`: as many as take `most` places.
+# `room.at_once`: as many as take `most` places.
 AT_ONCE = f"CASE WHEN seconds > 0 AND seconds <= {SHORT_SECONDS} THEN 2 ELSE 1 END"
 
 _PAIRED = f"""

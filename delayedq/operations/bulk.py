@@ -18,19 +18,8 @@ from delayedq.core.edits import LanePosition, Prioritize, Reroute, Reschedule, R
 from delayedq.models import FinishedMessage, Message, Outcome, with_renewals
 from delayedq.operations.browsing import AllOf, EndedSelection, Selection, Ticked, ended_page, listed, live_page
 from delayedq.operations.counting import Count, count_ended, count_live
-from delayedq.operations.edits import (
-    CANCEL,
-    DISCARD,
-    ENDED,
-    RETRY,
-    RUNNING,
-    AllDead,
-    cancel,
-    discard,
-    redrive,
-    reschedule,
-    with_taken_keys,
-)
+from delayedq.operations.dead_letters import DISCARD, AllDead, discard, redrive, with_taken_keys
+from delayedq.operations.edits import CANCEL, ENDED, RETRY, RUNNING, cancel, reschedule
 from delayedq.operations.live_states import is_running
 from delayedq.operations.wording import exact, grouped, span
 from delayedq.sql.states import MessageState

@@ -18,18 +18,8 @@ from delayedq.cron.operator import SCHEDULE, undo_schedules
 from delayedq.models import Edit, EditedMessage, FinishedMessage, Outcome
 from delayedq.operations.acts import undo_pauses
 from delayedq.operations.browsing import CHUNK
-from delayedq.operations.edits import (
-    CANCEL,
-    CHUNKS,
-    DISCARD,
-    LEFT_BEHIND,
-    MEANWHILE,
-    PAUSE,
-    RESCHEDULE,
-    RETRY,
-    EditProgress,
-    seen_in,
-)
+from delayedq.operations.dead_letters import DISCARD, LEFT_BEHIND
+from delayedq.operations.edits import CANCEL, CHUNKS, MEANWHILE, PAUSE, RESCHEDULE, RETRY, EditProgress, seen_in
 from delayedq.operations.sending import ARGUMENTS, SEND, undo_arguments
 from delayedq.store import operator_store
 from delayedq.store.operator import Move, Revival

@@ -19,7 +19,7 @@ from delayedq.limits.channels import Channels
 from delayedq.masking import error_text
 from delayedq.sql.priority import LIMITED
 from delayedq.store import default_store, store_for
-from delayedq.store.claims import BUSY_PAUSE
+from delayedq.store.claim_tokens import BUSY_PAUSE
 from delayedq.store.protocol import ClaimRequest, Discard, Finish, Lane, Renewed
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from delayedq.async_versions import async_version
 from delayedq.queue.leases import Acknowledgement, consumer
 from delayedq.queue.rolled_back import stands, until_undone
-from delayedq.store.claims import BUSY_PAUSE
+from delayedq.store.claim_tokens import BUSY_PAUSE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from django.db import transaction
 
 from delayedq.store import operator_store
-from delayedq.store.claims import BUSY_PAUSE
+from delayedq.store.claim_tokens import BUSY_PAUSE
 from delayedq.store.operator import Seen
 
 if TYPE_CHECKING:

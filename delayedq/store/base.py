@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from django.db import transaction
 
 from delayedq.store.bare_queues import BareQueues
-from delayedq.store.claims import BUSY_PAUSE
+from delayedq.store.claim_tokens import BUSY_PAUSE
 from delayedq.store.database import retry_on_deadlock
 from delayedq.store.feature import FEATURES, concerned
 from delayedq.store.offers import check, check_key, check_time, in_lock_order, may_be_due_soon, waves

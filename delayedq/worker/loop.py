@@ -24,7 +24,7 @@ from delayedq.conf import get_settings
 from delayedq.core.lifecycle import Impossible, NotStarted
 from delayedq.cron.definitions import definitions_in
 from delayedq.exceptions import ArgumentsMismatch, UnknownTask
-from delayedq.store.claims import BUSY_PAUSE
+from delayedq.store.claim_tokens import BUSY_PAUSE
 from delayedq.store.registry import WorkerCommand
 from delayedq.tasks.registry import unknown_task
 from delayedq.worker.cron_beat import CronBeat

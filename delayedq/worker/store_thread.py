@@ -22,7 +22,7 @@ from delayedq.limits.offers import with_channels
 from delayedq.limits.requests import ChannelRequest
 from delayedq.limits.setting import rules_for
 from delayedq.store.base import with_follow_ups
-from delayedq.store.claims import new_token
+from delayedq.store.claim_tokens import new_token
 from delayedq.store.protocol import ClaimRequest, Settled, SettledAndClaimed
 from delayedq.worker.reporting import write_last
 from delayedq.worker.sessions import keep_no_query_log

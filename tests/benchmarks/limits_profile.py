@@ -87,7 +87,7 @@ def from_channels():
     from delayedq.limits.channels import Channels
     from delayedq.limits.requests import ChannelRequest
     from delayedq.store import default_store
-    from delayedq.store.claims import new_token
+    from delayedq.store.claim_tokens import new_token
 
     rules = rules_for(lambda _: True)
 

@@ -9,12 +9,12 @@ from zoneinfo import ZoneInfo
 from django.db import transaction
 from django.test import override_settings
 
-from delayedq.cron import visiting
+from delayedq.cron import placing
 from delayedq.cron.beat import SETTINGS, Beats, beat
 from delayedq.cron.definitions import read
+from delayedq.cron.placing import lock
 from delayedq.cron.service import CronMessage
 from delayedq.cron.ticks import config_hash
-from delayedq.cron.visiting import lock
 from delayedq.models import CronTick, FinishedMessage, Message
 from delayedq.store.protocol import ClaimRequest, Lane, Offer
 from tests.store.given import LEASE, settle, succeed
@@ -52,12 +52,12 @@ def beat_after_removal(store, now, **schedules):
 def disable(store, name, now):
     """By hand, at any moment."""
     with transaction.atomic(using=store.alias):
-        visiting.disable(store, lock(store, SETTINGS, name, now), now)
+        placing.disable(store, lock(store, SETTINGS, name, now), now)
 
 
 def enable(store, definition, now):
     with transaction.atomic(using=store.alias):
-        visiting.enable(store, lock(store, SETTINGS, definition.name, now), definition, now)
+        placing.enable(store, lock(store, SETTINGS, definition.name, now), definition, now)
 
 
 def metadata_of(message):

@@ -9,10 +9,10 @@ from functools import partial
 import pytest
 from django.utils import timezone
 
-from delayedq.cron import visiting
+from delayedq.cron import placing
 from delayedq.cron.beat import Beats, beat
 from delayedq.cron.definitions import read
-from delayedq.cron.visiting import AHEAD, MOST
+from delayedq.cron.placing import AHEAD, MOST
 from delayedq.models import CronSchedule, CronTick, CronTickQuerySet, Message
 from tests.cron.given import (
     DAILY,
@@ -175,8 +175,8 @@ def test_a_dense_schedule_is_placed_in_portions(store):
 
 
 def test_old_tombstones_go_and_their_ticks_do_not_come_back(store, monkeypatch):
-    monkeypatch.setattr(visiting, "KEPT", 5)
-    monkeypatch.setattr(visiting, "PRUNE_EVERY", 1)
+    monkeypatch.setattr(placing, "KEPT", 5)
+    monkeypatch.setattr(placing, "PRUNE_EVERY", 1)
     for minute in range(30):
         beat_at(store, at(minutes=minute, seconds=30), minutely=MINUTELY)
         run_due(store, at(minutes=minute, seconds=30))
@@ -220,7 +220,7 @@ def test_a_claimed_tick_carries_its_nominal_time(store):
 
 
 def test_one_beat_places_a_limited_number_of_ticks(store, monkeypatch):
-    monkeypatch.setattr("delayedq.cron.visiting.MOST", 3)
+    monkeypatch.setattr("delayedq.cron.placing.MOST", 3)
     assert MOST > 3
     beat_at(store, minutely=MINUTELY)
     assert placed() == EVERY_MINUTE_AHEAD[:3]

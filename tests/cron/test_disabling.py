@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from delayedq.cron import visiting
+from delayedq.cron import placing
 from delayedq.cron.beat import beat
 from delayedq.cron.definitions import read
 from delayedq.models import CronSchedule, CronTick
@@ -87,14 +87,14 @@ def test_disabled_twice_it_is_disabled_since_the_first_time(store):
 
 def test_a_beat_that_began_before_places_nothing_after(store, monkeypatch):
     """It has read the known schedules, and then waits for the lock of the schedule's row."""
-    lock_each = visiting.lock_each
+    lock_each = placing.lock_each
 
     def late(store, ids, **options):
-        monkeypatch.setattr(visiting, "lock_each", lock_each)
+        monkeypatch.setattr(placing, "lock_each", lock_each)
         disable(store, "hourly", NOW)
         return lock_each(store, ids, **options)
 
-    monkeypatch.setattr(visiting, "lock_each", late)
+    monkeypatch.setattr(placing, "lock_each", late)
     beat_at(store, hourly=HOURLY)
 
     assert placed() == []

@@ -8,7 +8,7 @@ import pytest
 
 from delayedq.cron.beat import beat
 from delayedq.cron.definitions import read
-from delayedq.cron.visiting import AHEAD, RETURNS
+from delayedq.cron.placing import AHEAD, RETURNS
 from tests.cron.given import (
     DAILY,
     HOURLY,
@@ -62,7 +62,7 @@ def test_all_runs_each_with_its_nominal_time(store):
 
 
 def test_all_of_very_many_come_back_in_portions_and_none_is_lost(store, monkeypatch):
-    monkeypatch.setattr("delayedq.cron.visiting.MOST", 100)
+    monkeypatch.setattr("delayedq.cron.placing.MOST", 100)
     schedule = {**MINUTELY, "misfire": "all"}
     beat_at(store, NOW, minutely=schedule)
     back = at(hours=10)

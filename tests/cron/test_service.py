@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from delayedq.cron import visiting
+from delayedq.cron import placing
 from delayedq.cron.service import CronMessage, CronService
 from delayedq.cron.ticks import daily_hash, periodic_hash, tick_key
 from delayedq.models import CronTick, Message
@@ -271,7 +271,7 @@ def test_ticks_that_have_not_begun_can_be_updated(store, cron, clock):
 
 
 def test_a_tick_that_was_pruned_does_not_come_back(store, cron, clock, monkeypatch):
-    monkeypatch.setattr(visiting, "KEPT", 3)
+    monkeypatch.setattr(placing, "KEPT", 3)
     cron.install_tick(HASH, "p", messages(clock, *range(1, 11)))
     clock.advance(20)
     assert len(consume(store, clock)) == 10

@@ -12,7 +12,8 @@ from delayedq.cron.definitions import read
 from delayedq.cron.starting import check_start, must_ask
 from delayedq.exceptions import Cancel, Snooze
 from delayedq.models import CronSchedule, FinishedMessage, Message, Outcome
-from delayedq.operations.edits import begin, redrive
+from delayedq.operations.dead_letters import redrive
+from delayedq.operations.edits import begin
 from delayedq.store import operator_store
 from delayedq.store.operator import FIRST, LAST, EndedQuery
 from delayedq.store.protocol import GiveBack

@@ -9,7 +9,7 @@ from django.db import Error, transaction
 
 from delayedq.core.edits import Shift, Spread
 from delayedq.models import FinishedMessage, Message
-from delayedq.operations import edits
+from delayedq.operations import dead_letters, edits
 from delayedq.operations.browsing import Ticked
 from delayedq.operations.undo import undo
 from delayedq.store import operator_store
@@ -259,7 +259,7 @@ class QueueActor(Acting):
             spread = Spread(due, timedelta(0))
             with self._call("redrive", key, edit=None, id_=id_, due=due) as (record,):
                 edit = edits.begin(self.store, edits.RETRY, "")
-                progress = edits.redrive(self.store, edit, [id_], spread, self.world.clock())
+                progress = dead_letters.redrive(self.store, edit, [id_], spread, self.world.clock())
                 record.answer = progress.changed == 1
 
 

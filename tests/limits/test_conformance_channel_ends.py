@@ -10,7 +10,7 @@ from delayedq.flows import feature
 from delayedq.limits.channels import Channels
 from delayedq.limits.requests import ChannelRequest
 from delayedq.models import ChannelMessage, FinishedMessage, Message
-from delayedq.store.claims import new_token
+from delayedq.store.claim_tokens import new_token
 from tests.limits.channels import channels_of, claims, offer, one_by_one
 from tests.store.given import LEASE, at, elsewhere, succeed
 

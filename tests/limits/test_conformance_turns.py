@@ -11,8 +11,8 @@ from delayedq.exceptions import InvalidLimit
 from delayedq.limits import setting
 from delayedq.limits.channels import Channels
 from delayedq.limits.requests import ChannelQuery, Events, Rules
+from delayedq.limits.room import MOST_VISITED
 from delayedq.limits.rules import Limit, channel_of
-from delayedq.limits.visits import MOST_VISITED
 from delayedq.models import Channel, LimitState
 from tests.limits.channels import asked, claims, finish, offer, one_by_one, shared
 from tests.store.given import NOW, at

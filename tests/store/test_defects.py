@@ -10,7 +10,7 @@ from django.db import IntegrityError
 from django.utils import timezone
 
 from delayedq.models import Message
-from delayedq.store.claims import new_token
+from delayedq.store.claim_tokens import new_token
 from delayedq.store.protocol import OfferOutcome, OnConflict
 from tests.store.given import LEASE, NOW, claim, claim_one, live, message, outcomes, settle, succeed, together
 

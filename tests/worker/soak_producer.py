@@ -123,13 +123,13 @@ class Producer:
     def redrive(self):
         from delayedq.core.edits import Spread
         from delayedq.models import FinishedMessage
-        from delayedq.operations import edits
+        from delayedq.operations import dead_letters, edits
 
         dead = FinishedMessage.objects.filter(outcome="failed", kind=self.soaked.fetch.module_path)
         if ids := list(dead.values_list("pk", flat=True)[:5]):
             now = self.store.now()
             edit = edits.begin(self.store, edits.RETRY, "soak")
-            edits.redrive(self.store, edit, ids, Spread(now, timedelta()), now)
+            dead_letters.redrive(self.store, edit, ids, Spread(now, timedelta()), now)
 
     # In a transaction that stays open
 

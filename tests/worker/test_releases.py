@@ -10,7 +10,7 @@ import pytest
 from django.db import OperationalError, connections, transaction
 
 from delayedq.models import Message, Now
-from delayedq.store.claims import new_token
+from delayedq.store.claim_tokens import new_token
 from delayedq.store.protocol import ClaimRequest, Released
 from delayedq.worker import keeper as lease_keeper
 from delayedq.worker import releases as releases_module

@@ -20,7 +20,7 @@ from delayedq.sql.dialects import instant
 from delayedq.store import retention
 from delayedq.store.bare_queues import FEW
 from delayedq.store.base import Store
-from delayedq.store.claims import new_token
+from delayedq.store.claim_tokens import new_token
 from delayedq.store.database import retry_on_deadlock
 from delayedq.store.feature import TakenMessage
 from delayedq.store.mysql import sql

@@ -18,7 +18,7 @@ from psycopg.pq import Format
 from delayedq.conf import get_settings
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.sql.dialects import POSTGRESQL, Dialect
-from delayedq.store.claims import new_token
+from delayedq.store.claim_tokens import new_token
 from delayedq.store.database import Database, Listener
 from delayedq.store.postgresql import sql
 from delayedq.store.postgresql.sql import LISTEN, LISTEN_TO_STOPPED, LISTEN_TO_WAITING

@@ -15,7 +15,7 @@ from psycopg import IsolationLevel
 
 from delayedq.store import operator, retention
 from delayedq.store.base import TOLD_FOR, EndNotices, Store, chunks, with_follow_ups
-from delayedq.store.claims import in_lane_order
+from delayedq.store.claim_tokens import in_lane_order
 from delayedq.store.database import NOTIFY_GAP, retry_on_deadlock
 from delayedq.store.feature import Fused, concerned
 from delayedq.store.offers import check, have_own_times, in_lock_order, offered, waves

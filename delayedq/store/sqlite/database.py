@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from django.utils import timezone
 
 from delayedq.sql.dialects import SQLITE, Dialect, instant, text
-from delayedq.store.claims import new_token
+from delayedq.store.claim_tokens import new_token
 from delayedq.store.database import Database, Listener
 from delayedq.store.protocol import Claimed
 from delayedq.store.sqlite import sql

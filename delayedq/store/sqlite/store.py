@@ -16,7 +16,7 @@ from delayedq.sql import columns
 from delayedq.sql.dialects import instant, text
 from delayedq.store import retention
 from delayedq.store.base import Store
-from delayedq.store.claims import in_lane_order
+from delayedq.store.claim_tokens import in_lane_order
 from delayedq.store.feature import TakenMessage
 from delayedq.store.offers import offered
 from delayedq.store.operator import OperatorStore
