@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.contrib import messages
 from django.http import HttpResponseRedirect
 
-from delayedq.admin.base import ReadOnlyAdmin, demand, visible
+from delayedq.admin.base import ReadOnlyAdmin, demand
 from delayedq.exceptions import DelayedQError
 from delayedq.models.operations import WHY_LENGTH
 from delayedq.operations.acts import note
+from delayedq.operations.wording import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable

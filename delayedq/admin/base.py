@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import unicodedata
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
@@ -14,7 +13,7 @@ from django.http import Http404
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext as _
 
-from delayedq.operations.wording import grouped
+from delayedq.operations.wording import grouped, visible
 from delayedq.store import default_store
 
 if TYPE_CHECKING:
@@ -117,19 +116,6 @@ def demand(request: HttpRequest, permission: str) -> None:
 
 
 # Texts from the database
-
-
-def visible(text: str) -> str:
-    """The text with surrogates, control and formatting characters (such as bidi overrides) written as escapes."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(_spelled(character) for character in text)
-
-
-def _spelled(character: str) -> str:
-    if character in "\n\t" or unicodedata.category(character) not in {"Cc", "Cf", "Cs"}:
-        return character
-    return character.encode("unicode_escape").decode()
 
 
 def cut(text: str, length: int = SHOWN) -> str:

@@ -11,7 +11,6 @@ from django.core.exceptions import ValidationError
 from django.utils.translation import gettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
 
-from delayedq.admin.base import visible
 from delayedq.admin.choices import queue_field
 from delayedq.admin.moments import Moment
 from delayedq.core.edits import (
@@ -29,6 +28,7 @@ from delayedq.exceptions import InvalidMessage
 from delayedq.operations.dead_letters import DISCARD
 from delayedq.operations.edits import CANCEL, PAUSE, RESCHEDULE, RETRY
 from delayedq.operations.sending import ARGUMENTS, SEND
+from delayedq.operations.wording import visible
 from delayedq.store.offers import check_name
 from delayedq.store.protocol import BARE
 

@@ -18,7 +18,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from delayedq.admin.base import ReadOnlyAdmin, cut, may, visible
+from delayedq.admin.base import ReadOnlyAdmin, cut, may
 from delayedq.admin.charts import Chart, Series, count
 from delayedq.admin.finished import query_of
 from delayedq.admin.moments import when
@@ -43,7 +43,7 @@ from delayedq.operations.figures import (
 )
 from delayedq.operations.rules import Rule, Verb
 from delayedq.operations.verdict import verdict
-from delayedq.operations.wording import both, exact, grouped, seconds
+from delayedq.operations.wording import both, exact, grouped, seconds, visible
 from delayedq.sql.states import MessageState
 
 if TYPE_CHECKING:

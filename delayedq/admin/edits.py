@@ -18,7 +18,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
-from delayedq.admin.base import ReadOnlyAdmin, cut, demand, may, visible
+from delayedq.admin.base import ReadOnlyAdmin, cut, demand, may
 from delayedq.admin.bulk import SALT
 from delayedq.admin.changes import TO_UNDO
 from delayedq.admin.choices import WithSuggestions
@@ -36,7 +36,7 @@ from delayedq.operations.dead_letters import DISCARD
 from delayedq.operations.edits import CANCEL, PAUSE, RESCHEDULE, RETRY
 from delayedq.operations.sending import ARGUMENTS, SEND, by_name
 from delayedq.operations.undo import can_undo, undo
-from delayedq.operations.wording import exact
+from delayedq.operations.wording import exact, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -10,10 +10,11 @@ from django.http import HttpResponseNotAllowed, HttpResponseRedirect, QueryDict,
 from django.urls import path, reverse
 from django.utils.translation import gettext as _
 
-from delayedq.admin.base import demand, may, visible
+from delayedq.admin.base import demand, may
 from delayedq.admin.bulk import BulkAdmin, demand_filter
 from delayedq.admin.filters import EndedFilter, LiveFilter
 from delayedq.operations import exporting
+from delayedq.operations.wording import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

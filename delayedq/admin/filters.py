@@ -12,7 +12,6 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
-from delayedq.admin.base import visible
 from delayedq.admin.marks import STATES as STATE_NAMES
 from delayedq.admin.moments import Moment, Until
 from delayedq.core.bounds import KEY_LENGTH, NAME_LENGTH, is_storable
@@ -20,7 +19,7 @@ from delayedq.core.errors import LINE_LENGTH, class_of
 from delayedq.models import Outcome
 from delayedq.operations.browsing import EndedSelection, KeyPosition, Selection, id_in
 from delayedq.operations.group_names import fingerprint_of
-from delayedq.operations.wording import exact
+from delayedq.operations.wording import exact, visible
 from delayedq.operations.workers import all_workers
 from delayedq.sql.states import MessageState
 from delayedq.store import operator_store

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from delayedq.admin.ask import Ask, AskingAdmin, Reply
-from delayedq.admin.base import cut, may, visible
+from delayedq.admin.base import cut, may
 from delayedq.admin.bulk import BulkAdmin, BulkChoice, demand_filter
 from delayedq.admin.changes import ENDED_ACTIONS
 from delayedq.admin.exports import ExportPages
@@ -38,7 +38,7 @@ from delayedq.operations.error_groups import BUCKETS, KNOWN, SHOWN, WIDTH, Error
 from delayedq.operations.group_names import name_of
 from delayedq.operations.lists import ended_list
 from delayedq.operations.timeline import records_in
-from delayedq.operations.wording import grouped, seconds
+from delayedq.operations.wording import grouped, seconds, visible
 from delayedq.sql.waits import waited
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
-from delayedq.admin.base import may, visible
+from delayedq.admin.base import may
 from delayedq.models import Outcome
 from delayedq.operations.browsing import DEPTH
 from delayedq.operations.counting import state_counts
-from delayedq.operations.wording import grouped
+from delayedq.operations.wording import grouped, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,7 +10,7 @@ from django.http import Http404, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from delayedq.admin.base import may, visible
+from delayedq.admin.base import may
 from delayedq.admin.changes import LIVE_ACTIONS, RUN_NOW
 from delayedq.admin.exports import ExportPages
 from delayedq.admin.filters import LiveFilter, key_position_in, position_in
@@ -25,6 +25,7 @@ from delayedq.operations.counting import LEASED, Count, count_live
 from delayedq.operations.lists import live_list
 from delayedq.operations.live_states import is_running, state_of
 from delayedq.operations.pauses import paused_now
+from delayedq.operations.wording import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -20,7 +20,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from delayedq.admin.ask import Ask, AskingAdmin, Reply, who_and_why
-from delayedq.admin.base import demand, may, visible
+from delayedq.admin.base import demand, may
 from delayedq.admin.choices import queue_field
 from delayedq.admin.moments import Moment
 from delayedq.compat import InvalidTask
@@ -33,6 +33,7 @@ from delayedq.models import FinishedMessage, Message, with_renewals
 from delayedq.operations.browsing import id_in
 from delayedq.operations.edits import stop
 from delayedq.operations.sending import Sending, bound, edit_arguments, is_sendable, offer_of, send
+from delayedq.operations.wording import visible
 from delayedq.tasks import parameters_of, registered
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, pgettext
 
 from delayedq.admin.ask import Ask, AskingAdmin, Reply, who_and_why
-from delayedq.admin.base import may, visible
+from delayedq.admin.base import may
 from delayedq.admin.filters import ANY, ListFilter
 from delayedq.admin.lists import chips_of, page_of, paging
 from delayedq.admin.marks import STATES
@@ -25,7 +25,7 @@ from delayedq.operations.acts import pause_one_task, pause_queues, resume_one_ta
 from delayedq.operations.pauses import is_pausable, known_queues
 from delayedq.operations.queues import Queues
 from delayedq.operations.verdict import late_queues
-from delayedq.operations.wording import both, grouped, relative, span
+from delayedq.operations.wording import both, grouped, relative, span, visible
 from delayedq.operations.workers import (
     SHOWN,
     all_workers,

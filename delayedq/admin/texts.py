@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.utils.translation import gettext as _
 
-from delayedq.admin.base import cut, visible
+from delayedq.admin.base import cut
 from delayedq.masking import hidden, masking_of, shown
 from delayedq.operations.browsing import PAYLOAD_START
 from delayedq.operations.explain import explain
 from delayedq.operations.timeline import timeline
-from delayedq.operations.wording import grouped, span
+from delayedq.operations.wording import grouped, span, visible
 from delayedq.steps.store import recorded_steps
 from delayedq.store.progress import read_progress
 from delayedq.store.protocol import BARE

@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy, ngettext, pgettext
 
 from delayedq import schedules
 from delayedq.admin.ask import Ask, AskingAdmin, Reply, who_and_why
-from delayedq.admin.base import may, visible
+from delayedq.admin.base import may
 from delayedq.admin.choices import WithSuggestions
 from delayedq.admin.filters import ANY, ListFilter
 from delayedq.admin.lists import PER_PAGE, chips_of, paging, skipped_in
@@ -43,7 +43,7 @@ from delayedq.cron.operator import (
 from delayedq.cron.reading import last_ticks
 from delayedq.exceptions import DelayedQError
 from delayedq.models import CronSchedule
-from delayedq.operations.wording import both, exact, grouped, span
+from delayedq.operations.wording import both, exact, grouped, span, visible
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from django.utils.dateparse import parse_duration
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from delayedq.admin.base import visible
 from delayedq.admin.choices import queue_field
 from delayedq.cron.definitions import read_stored
 from delayedq.cron.ticks import Misfire, Overlap
 from delayedq.exceptions import DelayedQError
+from delayedq.operations.wording import visible
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:

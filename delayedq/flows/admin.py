@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from delayedq.admin.ask import Ask, AskingAdmin, Reply
-from delayedq.admin.base import may, visible
+from delayedq.admin.base import may
 from delayedq.admin.filters import ANY, ListFilter
 from delayedq.admin.lists import PER_PAGE, chips_of, paging
 from delayedq.admin.marks import STATES
@@ -25,7 +25,7 @@ from delayedq.flows.result import cancel_flow, retry_flow
 from delayedq.flows.rules import HEIGHT, WIDTH, FlowState, picture
 from delayedq.models import Flow, FlowMember, Message
 from delayedq.operations.browsing import id_in
-from delayedq.operations.wording import grouped, seconds, span
+from delayedq.operations.wording import grouped, seconds, span, visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy
 
 from delayedq import limits
 from delayedq.admin.ask import Ask, AskingAdmin, Reply
-from delayedq.admin.base import may, visible
+from delayedq.admin.base import may
 from delayedq.admin.filters import ListFilter
 from delayedq.admin.lists import chips_of, paging
 from delayedq.admin.moments import when
@@ -24,7 +24,7 @@ from delayedq.exceptions import InvalidLimit, InvalidMessage
 from delayedq.limits.operator import MOST_COUNTED, page_of_channels, scopes_now, terms_of
 from delayedq.limits.rules import Rate
 from delayedq.operations.pauses import paused_now
-from delayedq.operations.wording import grouped
+from delayedq.operations.wording import grouped, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -85,6 +86,19 @@ def both(moment: datetime, now: datetime) -> str:
 def grouped(number: float, digits: int = 0) -> str:
     """The number with the separators of the active language: 1,234,567."""
     return number_format(round(number, digits), decimal_pos=digits, force_grouping=True)
+
+
+def visible(text: str) -> str:
+    """The text with surrogates, control and formatting characters (such as bidi overrides) written as escapes."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_spelled(character) for character in text)
+
+
+def _spelled(character: str) -> str:
+    if character in "\n\t" or unicodedata.category(character) not in {"Cc", "Cf", "Cs"}:
+        return character
+    return character.encode("unicode_escape").decode()
 
 
 def printable(text: str) -> str:

@@ -9,9 +9,9 @@ from django.utils import timezone
 from django.utils.translation import get_language, get_language_info, pgettext
 
 from delayedq.admin import marks
-from delayedq.admin.base import visible
 from delayedq.admin.charts import count
 from delayedq.admin.moments import script_words, when
+from delayedq.operations.wording import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

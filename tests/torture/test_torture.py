@@ -9,14 +9,11 @@ import sys
 import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
-from django.utils import timezone
 
 from delayedq.models import CronSchedule, FinishedMessage, Message, Worker
 from delayedq.torture.audit import KINDS
 from tests.store.given import message
 from tests.worker.conftest import ROOT
-
-NOW = timezone.now()
 
 #: With MariaDB and PostgreSQL, where there are more faults.
 SECONDS = 15
@@ -80,7 +77,9 @@ class TestRefusals:
             call_command("delayedq", "torture", "--faults", "kill_worker,flood")
 
     def test_other_workers_are_no_part_of_it(self, store):
-        Worker.objects.create(name="web-1", host="h", pid=1, threads=1, lease=3, started_at=NOW, seen_at=NOW)
+        Worker.objects.create(
+            name="web-1", host="h", pid=1, threads=1, lease=3, started_at=store.now(), seen_at=store.now()
+        )
         with pytest.raises(CommandError, match=r"Workers run on this database \(web-1\): stop them"):
             call_command("delayedq", "torture")
 

@@ -15,7 +15,7 @@ from delayedq.compat import task_finished
 from delayedq.core.lifecycle import Raised, Returned
 from delayedq.models import FinishedMessage
 from delayedq.store.protocol import Settled
-from delayedq.worker import executor
+from delayedq.worker import exactly_once
 from delayedq.worker.deadlines import Deadlines
 from tests.app import once
 from tests.store.given import at
@@ -163,7 +163,7 @@ def test_while_the_database_is_away_it_asks_again(claimed, store, unplug, monkey
     message = claimed(write_and(lambda: unplug(after)))
     with pytest.MonkeyPatch.context() as outage:  # `unplug` undoes its own changes alone
         outage.setattr(store, "in_history", stay_away)
-        outage.setattr(executor, "time", SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic))
+        outage.setattr(exactly_once, "time", SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic))
         ended = run(message)
 
     assert (ended.settled is not None) is after
