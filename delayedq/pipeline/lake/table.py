@@ -145,6 +145,9 @@ _PIECE = 2**20
 #: What a version removes stays readable for this long, for readers that have begun.
 RETENTION = timedelta(days=7)
 
+#: What delta-rs says of a log that lacks a version.
+_GAP = "contiguous commit files"
+
 _VERSION_OF_COLUMNS = "delayedq.schemaVersion"
 
 
@@ -352,6 +355,11 @@ class LakeTable:
             raise
         except (DeltaError, OSError) as error:
             reason = str(error).strip().partition("\n")[0].rstrip(".")
+            if _GAP in reason:
+                raise LakeUnusable(
+                    f"The log of the lake at {self.path} lacks a version: restore the numbers that are missing in "
+                    "_delta_log from a backup, and run it again."
+                ) from error
             raise LakeUnusable(
                 f"The lake at {self.path} can't be used: {reason}. Make it reachable and writable, and run it again."
             ) from error

@@ -45,6 +45,14 @@ def test_a_directory_of_something_else_is_refused(tmp_path):
         LakeTable(str(tmp_path)).check()
 
 
+def test_a_log_that_lacks_a_version_is_named_with_its_cure(table):
+    for number in (1, 2, 3):
+        publish(table, number, [row(number)])
+    Path(table.path, "_delta_log", f"{2:020}.json").unlink()
+    with pytest.raises(LakeUnusable, match=r"lacks a version: restore .* in _delta_log from a backup"):
+        LakeTable(table.path).snapshot()
+
+
 def test_files_of_an_archive_that_was_killed_before_the_table_was_made_are_no_obstacle(tmp_path):
     (tmp_path / "messages" / "a-1").mkdir(parents=True)
     (tmp_path / "messages" / "a-1" / "part-0.parquet").write_text("stray")
