@@ -45,9 +45,11 @@ def table(store, connection):
 
     run("TRUNCATE delayedq_message; ALTER TABLE delayedq_message SET (autovacuum_enabled = off)")
     run("TRUNCATE delayedq_channelmessage")  # which others have analysed
+    run("ALTER TABLE delayedq_channelmessage SET (autovacuum_enabled = off)")
     run("DELETE FROM pg_statistic WHERE starelid::regclass::text IN ('delayedq_message', 'delayedq_channelmessage')")
     yield run
     run("TRUNCATE delayedq_message; ALTER TABLE delayedq_message RESET (autovacuum_enabled)")
+    run("ALTER TABLE delayedq_channelmessage RESET (autovacuum_enabled)")
     run("TRUNCATE delayedq_finishedmessage; ANALYZE delayedq_finishedmessage")
 
 
