@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.models import Edit, FinishedMessage, Message
-from delayedq.operations import edits
+from delayedq.operations import dead_letters
 from delayedq.store.protocol import Finish
 from tests.admin.given import (
     EDITS,
@@ -221,7 +221,7 @@ def test_only_dead_letters_are_retried_whatever_the_list_shows(operator, store):
 
 def test_all_that_match_are_retried_in_several_calls(operator, store, monkeypatch):
     monkeypatch.setattr(edits, "CHUNKS", 2)
-    monkeypatch.setattr(edits, "CHUNK", 3)
+    monkeypatch.setattr(dead_letters, "CHUNK", 3)
     ids = [dead(store, f"{n}") for n in range(14)]
     taken = offer(store, "13")  # the key of the latest dead letter, which is redriven first
     dead(store, "other", kind="tests.other")

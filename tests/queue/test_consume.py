@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-import signal
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,7 +18,7 @@ from delayedq.queue import consuming as consuming_threads
 from tests.queue.given import Boom, boom
 from tests.store.given import at
 from tests.worker.attempts import PATIENCE
-from tests.worker.conftest import eventually
+from tests.worker.conftest import ROOT, eventually
 
 SOON = timedelta(seconds=0.05)
 
@@ -136,22 +137,40 @@ def test_what_the_handler_has_settled_stays_so(queue):
     assert FinishedMessage.objects.get().outcome == "failed"
 
 
+#: Prints what has ended, and how many consumers there are, once the interrupt is raised.
+INTERRUPTED = """
+import signal, threading
+import django
+
+django.setup()
+from delayedq import DelayedQueue
+from delayedq.queue import consuming
+
+stopping, ended, ring = threading.Event(), [], consuming.ring
+consuming.ring = lambda *given: [ring(*given), stopping.set()]
+
+
+def handle(envelope):
+    signal.raise_signal(signal.SIGINT)
+    assert stopping.wait(60)
+    ended.append(envelope.payload)
+
+
+queue = DelayedQueue("contacts")
+queue.offer_or_update("a", 1)
+try:
+    queue.consume(handle)
+except KeyboardInterrupt:
+    print(ended, sum(one.name == "delayedq-consumer" for one in threading.enumerate()))
+"""
+
+
 @pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
-def test_an_interrupt_is_raised_when_what_runs_has_ended(queue, monkeypatch):
-    stopping, ended = threading.Event(), []
-    ring = consuming_threads.ring
-    monkeypatch.setattr(consuming_threads, "ring", lambda *given: [ring(*given), stopping.set()])
-
-    def handle(envelope):
-        signal.raise_signal(signal.SIGINT)
-        assert stopping.wait(PATIENCE)
-        ended.append(envelope.payload)
-
-    queue.offer_or_update("a", 1, at(0))
-    with pytest.raises(KeyboardInterrupt):
-        queue.consume(handle)
-
-    assert (ended, consumers()) == ([1], 0)
+def test_an_interrupt_is_raised_when_what_runs_has_ended(environment):
+    """In a process of its own, as one that comes too late would end the tests."""
+    command = [sys.executable, "-c", INTERRUPTED]
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[1] 0\n"
     assert FinishedMessage.objects.succeeded().count() == 1
 
 
