@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.models import Edit, FinishedMessage, Message
-from delayedq.operations import dead_letters
+from delayedq.operations import dead_letters, edits
 from delayedq.store.protocol import Finish
 from tests.admin.given import (
     EDITS,
