@@ -64,8 +64,9 @@ def page_of_flows(store: Store, before: int | None, limit: int, text: str = "", 
     found = _seen(store, list(rows[: limit + 1]))
     if len(found) > limit:
         return FlowPage(found[:limit], found[limit - 1].flow.pk)
-    is_cut = lowest is not None and lowest > 0
-    return FlowPage(found, lowest + 1 if lowest is not None and is_cut else None, is_cut)
+    if lowest is None or not Flow.objects.using(store.alias).filter(id__lte=lowest).exists():
+        return FlowPage(found, None)
+    return FlowPage(found, lowest + 1, is_cut=True)
 
 
 def _seen(store: Store, flows: list[Flow]) -> list[SeenFlow]:

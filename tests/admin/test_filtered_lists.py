@@ -111,6 +111,7 @@ def test_queues_are_searched_filtered_and_paged_together(operator, store):
 
 
 def test_flows_are_searched_by_name_and_state_as_far_as_the_page_says(operator, store, monkeypatch):
+    FlowRow.objects.create(pk=1_000, name="an earlier one", created_at=timezone.now()).delete()
     for number in range(3):
         flow = Flow(f"import {number}")
         flow.add("only", tasks.nothing.s())
