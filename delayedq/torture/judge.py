@@ -2,7 +2,8 @@
 
 Each attempt *holds* its message from the line in which it began until it ended. It holds no longer than until its
 process was killed or frozen: from then on, its lease may run out. Where nobody has seen how a process died, until the
-last line that it wrote. So an interval is never longer than it really was, and no overlap is reported that was none.
+last line that it wrote. What it begins just after it was frozen, it does not hold. So an interval is never longer than
+it really was, and no overlap is reported that was none.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 #: How many lines of an interleaving are printed.
 SHOWN = 20
+#: What a process begins so soon (ns) after it was frozen, it may have claimed before: its lease may have run out.
+AWAKE = 2_000_000_000
 
 
 class Ended(NamedTuple):
@@ -101,11 +104,16 @@ class History:
         for what in ("killed", "frozen"):
             for event in self.by_what[what]:
                 stops[event.pid].append(event.at)
+        thawed: dict[int, list[int]] = defaultdict(list)
+        for event in self.by_what["thawed"]:
+            thawed[event.pid].append(event.at)
         for event in self.by_what["began"]:
             id_, token, attempt, kind, uid, channel = event.about
             end = ends.get((event.pid, id_, token))
             stopped = min((at for at in stops[event.pid] if at > event.at), default=inf)
             over = min(stopped, last[event.pid] if end is None else end.at)
+            if any(at <= event.at < at + AWAKE for at in thawed[event.pid]):
+                over = event.at
             how = "" if end is None else end.about[3]
             yield Run(id_, token, attempt, kind, uid, channel, event.pid, event.at, over, how)
 
@@ -223,7 +231,7 @@ def in_order_of_key(history: History) -> Iterator[Violation]:
     """I7: an older version of a key never begins after a newer one."""
     newest: dict[str, int] = {}
     for run in history.runs:
-        if run.kind != "keyed":
+        if run.kind != "keyed" or run.held_until <= run.began:
             continue
         key, _, version = run.uid.rpartition("#")
         if int(version) < newest.get(key, 0):

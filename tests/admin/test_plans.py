@@ -215,7 +215,12 @@ def test_dead_letters_are_counted_and_sought_without_reading_their_rows(operator
         cursor.execute("VACUUM ANALYZE delayedq_finishedmessage")
     sent = statements(connection, partial(operator.get, HISTORY, query))
     counts = [
-        sql for sql in sent if READS.match(sql) and "delayedq_finishedmessage" in sql and "payload_start" not in sql
+        sql
+        for sql in sent
+        if READS.match(sql)
+        and "delayedq_finishedmessage" in sql
+        and "payload_start" not in sql
+        and "newest_" not in sql  # the latest row of the group, which names its error
     ]
 
     plans = [node for sql in counts for node in nodes(plan(connection, sql))]

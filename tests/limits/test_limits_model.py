@@ -64,7 +64,7 @@ class LimitMachine(RuleBasedStateMachine):
 @pytest.fixture
 def known(monkeypatch):
     """Live limits are set of the scopes of the model, which are those of no task."""
-    monkeypatch.setattr(setting, "_check_scope", lambda scope, channel: None)
+    monkeypatch.setattr(setting, "check_scope", lambda scope, channel: None)
     monkeypatch.setattr(setting, "_check_sized", lambda scope, channel: None)
 
     def define(run_names):

@@ -54,6 +54,12 @@ def test_who_is_killed_or_frozen_holds_nothing_any_more(stop):
     assert found(lines, [row(1, 2)]) == []
 
 
+def test_what_begins_just_after_a_freeze_holds_nothing():
+    stale = [(1, "frozen"), began(2, 1, "keyed", "k#2", pid=2), ended(2, pid=2), (1, "thawed")]
+    assert found([*stale, began(1, 1, "keyed", "k#1"), ended(1)]) == []
+    assert found([*stale[1:3], began(1, 1, "keyed", "k#1"), ended(1)]) == ["keys keep their order"]
+
+
 def test_who_dies_unseen_held_until_its_last_line():
     after = [began(1, 2, pid=2), ended(1, 2, pid=2)]
     assert found([asked(1), began(1), *after], [row(1, 2)]) == []

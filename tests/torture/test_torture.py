@@ -9,6 +9,7 @@ import sys
 import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
+from django.db import connections
 
 from delayedq.models import CronSchedule, FinishedMessage, Message, Worker
 from delayedq.torture.audit import KINDS
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
-def torture(environment, tmp_path):
+def torture(environment, alias, tmp_path):
     """Run the command in a process of its own; returns its exit code and what it printed."""
 
     def run(*flags, **variables):
@@ -35,6 +36,8 @@ def torture(environment, tmp_path):
             timeout=280,
             check=False,
         )
+        connections["default"].close()  # MariaDB takes all sessions of one user for those of the run
+        connections[alias].close()
         return ended.returncode, ended.stdout, ended.stderr
 
     return run
