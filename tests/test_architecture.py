@@ -22,6 +22,9 @@ PACKAGE = ROOT / "delayedq"
 FILES = sorted(PACKAGE.rglob("*.py"))
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 
+TOP_LEVEL = {"manage.py", "delayedq", "example_project", "tests", "pyproject.toml", "README.md"} | {
+    "LICENSE", "CHANGELOG.md", "docs"
+}  # fmt: skip
 #: Each is a folder.
 FEATURES = ("cron", "flows", "limits", "steps")
 
@@ -69,6 +72,14 @@ def test_git_ignores_no_source_file():
     found = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
 
     none_of(found.stdout.split())
+
+
+def test_the_top_level_has_what_the_user_fixed():
+    """A file that was left there by mistake would be published. Outside of a clone nothing is found."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    found = {path.partition("/")[0] for path in listed.splitlines()}
+
+    none_of(sorted(name for name in found - TOP_LEVEL if not name.startswith(".")))
 
 
 # Sizes
