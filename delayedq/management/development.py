@@ -126,6 +126,11 @@ def _owned() -> list[str]:
     return ["--parent", str(os.getpid())]
 
 
+def own_django() -> list[str]:
+    """How this process was started, without the command of Django and its arguments."""
+    return list(map(str, get_child_arguments()))[: -len(sys.argv[1:])]
+
+
 def add_dev(parser: ArgumentParser) -> None:
     parser.add_argument(
         "address", nargs="?", metavar="[ADDRESS:]PORT", help="Address of the site, as for runserver (8000)."
@@ -135,7 +140,7 @@ def add_dev(parser: ArgumentParser) -> None:
 
 def run_dev(options: dict[str, Any]) -> None:
     """The site and its workers, until one of them ends, or Ctrl-C."""
-    django = list(map(str, get_child_arguments()))[: -len(sys.argv[1:])]
+    django = own_django()
     site = [*django, "runserver", *filter(None, [options["address"]])]
     both = Together([site, [*django, "run_workers", "--reload", *_owned(), *options["workers"].split()]])
     both.start()

@@ -12,7 +12,7 @@ from django.db import transaction
 
 from delayedq.models import Edit, EditedMessage
 from delayedq.operations.edits import ACT, PAUSE, begin
-from delayedq.operations.pauses import known_queues, pause, pause_task, paused_now, resume, resume_task
+from delayedq.operations.pauses import pause, pause_all, pause_task, paused_now, resume, resume_all, resume_task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,8 +34,7 @@ def pause_queues(store: Store, names: Sequence[str] | None = None, by: str = "",
     Raises InvalidQueue.
     """
     with transaction.atomic(using=store.alias):
-        wanted = sorted(known_queues(store)) if names is None else names
-        done = [name for name in wanted if pause(name, by, store)]
+        done = pause_all(by, store) if names is None else [name for name in names if pause(name, by, store)]
         _record(store, QUEUE, done, by, why, is_paused=True)
     return done
 
@@ -43,7 +42,7 @@ def pause_queues(store: Store, names: Sequence[str] | None = None, by: str = "",
 def resume_queues(store: Store, names: Sequence[str] | None = None, by: str = "", why: str = "") -> list[str]:
     """Resume these queues (None: all that are paused); returns those that were paused."""
     with transaction.atomic(using=store.alias):
-        done = [name for name in (sorted(store.paused()) if names is None else names) if resume(name, store)]
+        done = resume_all(store) if names is None else [name for name in names if resume(name, store)]
         _record(store, QUEUE, done, by, why, is_paused=False)
     return done
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import sys
@@ -16,6 +15,7 @@ from django.core.management.base import CommandError
 from delayedq.compat import InvalidTask
 from delayedq.management.arguments import positive
 from delayedq.management.backends import chosen_store
+from delayedq.management.telling import add_json, tell
 from delayedq.models import Message, Worker
 from delayedq.operations.workers import is_alive
 from delayedq.torture.audit import BACKEND, KINDS
@@ -43,7 +43,7 @@ def add_torture(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--folder", type=Path, metavar="PATH", help="Where the audit is written, and kept.")
     parser.add_argument("--keep", action="store_true", help="Leave the history of the run in the database.")
-    parser.add_argument("--json", action="store_true", help="Print the report as JSON.")
+    add_json(parser)
     # What the processes of a run are started with.
     parser.add_argument("--role", nargs="+", help=argparse.SUPPRESS)
 
@@ -80,7 +80,7 @@ def run_torture(out: OutputWrapper, options: dict[str, Any]) -> None:
         {name: known[name] for name in chosen},
     )
     report = torture(store, plan, folder, keep=options["keep"])
-    out.write(_as_json(report) if options["json"] else _as_text(report, options["minutes"]))
+    tell(out, options, _as_text(report, options["minutes"]), _values(report))
     if report.violations:
         sys.exit(1)
 
@@ -132,6 +132,6 @@ def _line(event: Event) -> str:
     return f"{event.at / 1e9:.6f} process {event.pid} {event.what} {' '.join(map(str, event.about))}"
 
 
-def _as_json(report: Report) -> str:
+def _values(report: Report) -> dict[str, Any]:
     violations = [{"invariant": one.invariant, "text": one.text, "lines": one.lines} for one in report.violations]
-    return json.dumps(report._asdict() | {"violations": violations})
+    return report._asdict() | {"violations": violations}

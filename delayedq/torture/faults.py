@@ -51,7 +51,8 @@ class Scene(NamedTuple):
 
     def keepers_of(self, fleet: Process) -> list[int]:
         """The lease keeper: the child that is no worker."""
-        return [pid for pid in fleet.children() if pid not in self.workers_of(fleet)]
+        workers = self.workers_of(fleet)
+        return [pid for pid in fleet.children() if pid not in workers]
 
 
 def kill_worker(scene: Scene) -> None:

@@ -56,7 +56,8 @@ class Run(NamedTuple):
     pid: int
     began: int
     held_until: float
-    how: str  # "returned", "raised", or "" if it never said so
+    ended: float  # infinity and "" if it never said so
+    how: str  # "returned" or "raised"
 
 
 class Violation(NamedTuple):
@@ -114,8 +115,8 @@ class History:
             over = min(stopped, last[event.pid] if end is None else end.at)
             if any(at <= event.at < at + AWAKE for at in thawed[event.pid]):
                 over = event.at
-            how = "" if end is None else end.about[3]
-            yield Run(id_, token, attempt, kind, uid, channel, event.pid, event.at, over, how)
+            ended, how = (inf, "") if end is None else (end.at, end.about[3])
+            yield Run(id_, token, attempt, kind, uid, channel, event.pid, event.at, over, ended, how)
 
 
 def judge(history: History, rules: Rules) -> list[Violation]:
@@ -333,8 +334,7 @@ def flows_whole(history: History) -> Iterator[Violation]:
 
 def _ends(history: History, uid: str) -> Iterator[float]:
     """When attempts of this message returned."""
-    ends = {(event.pid, *event.about[:2]): event.at for event in history.by_what["ended"]}
-    return (ends[run.pid, run.id, run.token] for run in history.runs_by_uid[uid] if run.how == "returned")
+    return (run.ended for run in history.runs_by_uid[uid] if run.how == "returned")
 
 
 def _overlapping(runs: Iterable[Run], most: int) -> Iterator[tuple[Run, Run]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -15,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from django.db import Error, connections
-from django.utils.autoreload import get_child_arguments
 
 from delayedq import schedules
 from delayedq.exceptions import InvalidSchedule
+from delayedq.management.development import own_django
 from delayedq.models import FinishedMessage, Message
 from delayedq.operations.pruning import prune
 from delayedq.torture import tasks
@@ -129,8 +128,7 @@ class Torture:
     # Load
 
     def _start(self, role: str, *words: str) -> Process:
-        django = list(map(str, get_child_arguments()))[: -len(sys.argv[1:])]
-        command = [*django, "delayedq", "torture", "--backend", self._plan.backend, "--role", role, *words]
+        command = [*own_django(), "delayedq", "torture", "--backend", self._plan.backend, "--role", role, *words]
         return Process(command, self._log)
 
     def _produce(self) -> Process:
@@ -193,10 +191,11 @@ def recoveries(history: History) -> dict[str, float]:
     faults = history.by_what["fault"]
     before = [ends[span] for span in ends if not faults or span < faults[0].at // SPAN]
     usual = sorted(before)[len(before) // 2] if before else 0
+    busy = sorted(span for span, number in ends.items() if number >= RECOVERED * usual)
     found: dict[str, float] = {}
     for event in history.by_what["over"]:
         first = event.at // SPAN
-        span = next((one for one in sorted(ends) if one >= first and ends[one] >= RECOVERED * usual), None)
+        span = next((one for one in busy if one >= first), None)
         if span is not None:
             name = event.about[0]
             found[name] = max(found.get(name, 0.0), max(0, span * SPAN - event.at) / 1e9)
