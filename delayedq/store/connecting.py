@@ -92,6 +92,8 @@ def know_socket(connection: BaseDatabaseWrapper) -> None:
     def get_new_connection(parameters: Any) -> Any:
         if (one := seen()) is None:
             raise InterfaceError("The connection is gone.")
+        if one.connection is not None:  # one that somebody opens beside it
+            return type(one).get_new_connection(one, parameters)
         with _opening(one):
             raw = type(one).get_new_connection(one, parameters)
         _know(one, raw)

@@ -15,7 +15,7 @@ from django.db import Error, connections
 from delayedq import metrics
 from delayedq.management import backends
 from delayedq.models import FinishedMessage, Message, MessageProgress
-from delayedq.store.connecting import opened_by
+from delayedq.store.connecting import know_socket, opened_by
 from delayedq.worker.silence import Silence
 from tests.app import chores
 from tests.app.models import Mark
@@ -213,3 +213,14 @@ def test_the_connections_of_another_thread_are_not_found(alias, connection):
     connection.ensure_connection()
     assert connection in [one for one, *_ in opened_by(connection._thread_ident)]
     assert connection not in [one for one, *_ in opened_by(connection._thread_ident + 1)]
+
+
+def test_one_that_is_opened_beside_a_connection_does_not_take_its_place(alias, connection):
+    know_socket(connection)
+    connection.ensure_connection()
+    raw = connection.connection
+    beside = connection.get_new_connection(connection.get_connection_params())
+    beside.close()
+    assert connection.connection is raw
+    assert raw in [opened for one, opened, _ in opened_by(connection._thread_ident) if one is connection]
+    assert connection.is_usable()
