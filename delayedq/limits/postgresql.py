@@ -457,7 +457,7 @@ class PostgreSQLChannels(Channels):
             self.database.batch(TELL, _told(told))
 
     def hear(self, now: datetime, told: Events) -> ClaimContext:  # noqa: ARG002 - the store is bound to it
-        return self._surroundings(self.database.batch(HEAR, _ended(told)))
+        return self._surroundings(self.database.prepared(HEAR, _ended(told)))
 
     def look(self, asked: ChannelQuery, now: datetime) -> list[ChannelView]:  # noqa: ARG002
         group, most, room, *_ = asked
@@ -470,7 +470,7 @@ class PostgreSQLChannels(Channels):
     def deal(self, asked: ChannelQuery, limit: Limit, request: ChannelRequest) -> Dealt:
         given = {"group": asked.group.id, "most": asked.most, "room": asked.room}
         parameters = {**given, "concurrency": limit.concurrency, "weight": limit.weight, **_leased(request)}
-        rows = self.database.batch(deal(in_pairs=asked.in_pairs), parameters)
+        rows = self.database.prepared(deal(in_pairs=asked.in_pairs), parameters)
         ended, is_more = rows[0][:2]
         chosen = {id_: name for _, _, name, id_, *_ in rows if id_ is not None}
         claimed = [Claimed._make(row[4:]) for row in rows if row[4] is not None]

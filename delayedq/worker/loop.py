@@ -24,6 +24,7 @@ from delayedq.conf import get_settings
 from delayedq.core.lifecycle import Impossible, NotStarted
 from delayedq.cron.definitions import definitions_in
 from delayedq.exceptions import ArgumentsMismatch, UnknownTask
+from delayedq.sql.priority import is_limited
 from delayedq.store.claim_tokens import BUSY_PAUSE
 from delayedq.store.registry import WorkerCommand
 from delayedq.tasks.registry import unknown_task
@@ -417,13 +418,18 @@ class Loop:
         if self._pool.should_take():
             self._take_ended()  # which makes room, so that one round trip ends these and claims as many
         room = self._room(coming)
-        planned, channels = self._lanes.choose() if room else ([], False)
+        planned, channels = self._lanes.choose(has_room=self._ends_in_channels()) if room else ([], False)
         if planned or channels:
             self._take_ended()
         if not planned and not channels and self._settles_in() != 0.0:
             return None
         results, self._unsettled = self._unsettled, []
         return RoundTrip(results, planned, room, channels, self._leases.may_claim_expired())
+
+    def _ends_in_channels(self) -> bool:
+        """Whether a message with a channel is to be settled now: the next of its channel is claimed with its end."""
+        waits = self._settles_in() != 0.0 or not self._lanes.knows_channels()
+        return not waits and any(is_limited(one.attempt.claimed.priority) for one in self._unsettled)
 
     def _unpack(self, round_trip: RoundTrip) -> None:
         concluded = round_trip.concluded()

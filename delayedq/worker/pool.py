@@ -18,6 +18,7 @@ from asgiref.sync import sync_to_async
 from django.db import Error, InterfaceError, OperationalError, close_old_connections, connections
 
 from delayedq.core.lifecycle import NotStarted, Raised
+from delayedq.sql.priority import is_limited
 from delayedq.worker.executor import aexecute, execute, not_begun
 from delayedq.worker.reporting import ProgressWriter
 from delayedq.worker.sessions import check, is_open, may_be_dead, observe, observed, opened, restore, share
@@ -137,15 +138,22 @@ class Pool:
         return self.take_in() == 0.0
 
     def take_in(self) -> float | None:
-        """Seconds until the results should be taken: 0 if a batch is full or nothing else is running; None if nothing
-        has ended.
+        """Seconds until the results should be taken: 0 if a batch is full, nothing else is running, or a thread is free
+        for a message that waits for one of these ends in its channel; None if nothing has ended.
         """
         first = [ended[0].finished for ended in (self._ended, self._ended_in_event_loop) if ended]
         if not first:
             return None
         if len(self._ended) + len(self._ended_in_event_loop) >= self._flush or self.idle():
             return 0.0
+        if self._waiting.empty() and self._frees_a_place():
+            return 0.0
         return max(0.0, min(first) + self._flush_after - time.monotonic())
+
+    def _frees_a_place(self) -> bool:
+        """Whether a message with a channel is the first or the last that has ended."""
+        ended = [those[end] for those in (self._ended, self._ended_in_event_loop) if those for end in (0, -1)]
+        return any(is_limited(one.attempt.claimed.priority) for one in ended)
 
     def round_trip_took(self, seconds: float) -> None:
         """Learn how long the last round trip to the database took."""

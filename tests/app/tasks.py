@@ -139,6 +139,17 @@ def call(customer):
     """Does nothing, at most twice at once for each customer."""
 
 
+@task(channel="customer", limit=Limit(concurrency=1))
+def ring(customer):
+    """Does nothing, once at a time for each customer."""
+
+
+@task(channel="customer", limit=Limit(concurrency=2))
+def print_label(customer):
+    """Takes 2 ms, at most twice at once for each customer."""
+    time.sleep(0.002)
+
+
 @task(queue_name="webhooks", channel="customer", limit=Limit(rate=Rate(4, per=timedelta(seconds=1), burst=2)))
 def write_down_at_a_rate(customer, path):
     """As `write_down`, and takes no time."""

@@ -10,6 +10,9 @@ One worker process, in this one, drains what was stored before, again and again 
 - the same beside 100,000 channels that rest;
 - one channel with nearly all messages, and 100 with 10 each: at which share of the time the last of these ended.
 
+With `--serial`, it drains few channels, in which hardly anything may run at once: what matters there is how soon a
+message follows the end of another. Beside the rate it says how many transactions a message takes.
+
 With `--channels 1000000 --each 1`, it drains so many channels once instead, and says what its first and its last claims
 took: that of which nothing grows with the number of channels.
 """
@@ -52,6 +55,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--messages", type=int, default=MESSAGES)
     arguments.add_argument("--rounds", type=int, default=ROUNDS)
+    arguments.add_argument("--serial", action="store_true")
     arguments.add_argument("--channels", type=int)
     arguments.add_argument("--each", type=int, default=1)
     given = arguments.parse_args()
@@ -59,7 +63,9 @@ def main() -> None:
         from delayedq.worker.child import SWITCH_INTERVAL
 
         sys.setswitchinterval(SWITCH_INTERVAL)  # as worker processes do
-        if given.channels:
+        if given.serial:
+            drain_serially(given.rounds)
+        elif given.channels:
             drain_channels(given.channels, given.each)
         else:
             measure(given.messages, given.rounds)
@@ -90,6 +96,33 @@ def drain_channels(channels: int, each: int) -> None:
         took = median(seconds for seconds, _ in some)
         number = median(number for _, number in some)
         sys.stdout.write(f"the {what} {FEW} claims: {took * 1e3:.1f} ms for {number:.0f} messages\n")
+
+
+def drain_serially(rounds: int) -> None:
+    from tests.app import tasks
+
+    cases = {
+        "one channel, concurrency 1": (tasks.ring, 1, 2_000),
+        "ten channels, concurrency 1": (tasks.ring, 10, 10_000),
+        "one channel, concurrency 2, 2 ms": (tasks.print_label, 1, 2_000),
+    }
+    drains: dict[str, list[tuple[float, float]]] = {what: [] for what in cases}
+    for _ in range(rounds):
+        for what, (task, channels, number) in cases.items():
+            commits = transactions()
+            fill = lambda n, task=task, channels=channels: task.enqueue_bulk(((i % channels,), {}) for i in range(n))  # noqa: E731
+            drain = drained(number, fill)
+            drains[what].append((drain.rate, (transactions() - commits) / number))
+    for what, its in drains.items():
+        rate, commits = map(median, zip(*its, strict=True))
+        sys.stdout.write(f"{what:<36}{rate:>8,.0f} messages/s, {commits:.2f} transactions each\n")
+
+
+def transactions() -> int:
+    """Committed in this database so far."""
+    query("SELECT pg_stat_force_next_flush()")
+    ((number,),) = query("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
+    return number
 
 
 def measure(messages: int, rounds: int) -> None:

@@ -153,3 +153,17 @@ def waits(cursor):
         "SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted", [LOCK]
     )
     return cursor.fetchone()[0]
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_the_large_statements_of_a_claim_are_planned_once(store, connection):
+    connection.close()  # those of other tests are of its session
+    offer(store, *["a"] * 10)
+    for second in range(8):
+        (one,) = claims(store, rules=one_by_one(), now=at(second))
+        finish(store, one, now=at(second))
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT max(custom_plans), sum(generic_plans) FROM pg_prepared_statements WHERE NOT from_sql")
+        most_planned, kept = cursor.fetchone()
+    assert most_planned == 5, "the server tries each five times with the values at hand"
+    assert kept >= 1

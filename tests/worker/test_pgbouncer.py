@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import psycopg
 import pytest
 from django.db import connections
 from django.db.backends.postgresql.psycopg_any import IsolationLevel
@@ -18,6 +19,9 @@ from tests.app.models import Mark
 from tests.missing import missing
 from tests.server import NoServer, pgbouncer_socket
 from tests.worker.conftest import eventually
+
+#: Of the pooler with the server.
+SESSIONS = 5
 
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("alias", ["postgresql"], indirect=True)]
 
@@ -92,6 +96,25 @@ def test_channels_are_served_and_no_lock_of_their_claims_is_left(workers, pooler
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
         assert cursor.fetchone() == (0,)
+    assert prepared_in_its_sessions(connection, pooler) == [0] * SESSIONS
+
+
+def prepared_in_its_sessions(connection, pooler):
+    """How many statements are prepared in each session of the pooler."""
+    opened = [separate_at(connection, pooler) for _ in range(SESSIONS)]
+    try:
+        return [one.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()[0] for one in opened]
+    finally:
+        for one in opened:
+            one.close()
+
+
+def separate_at(connection, pooler):
+    """In a transaction, so the pooler gives its session to nobody else."""
+    settings = connection.settings_dict
+    return psycopg.connect(
+        host=pooler, port=6432, user=settings["USER"], dbname=settings["NAME"], prepare_threshold=None
+    )
 
 
 def test_a_session_setting_gets_through_at_the_direct_address_only(pooler, connection):

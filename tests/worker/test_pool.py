@@ -14,6 +14,7 @@ import pytest
 from delayedq import current_message
 from delayedq.core.lifecycle import NotStarted, Raised, Returned
 from delayedq.exceptions import TaskTimeout
+from delayedq.sql.priority import LIMITED
 from delayedq.worker import pool as pool_module
 from delayedq.worker.pool import FLUSH
 from delayedq.worker.shared_leases import SharedLeases
@@ -124,6 +125,17 @@ def test_an_end_may_wait_a_moment_for_others_but_not_for_ever(monkeypatch):
         while worker.pool.take_in():
             assert worker.woken.wait(PATIENCE)
         assert len(worker.ended(FLUSH)) >= FLUSH
+
+
+def test_an_end_that_makes_room_in_its_channel_waits_for_nobody_if_a_thread_is_free(monkeypatch):
+    monkeypatch.setattr(pool_module, "FLUSH_AFTER", PATIENCE)
+    with working(2) as worker, busy(worker):
+        worker.pool.submit(attempt_of(tasks.call, "a", priority=-LIMITED))
+        assert worker.woken.wait(PATIENCE)
+        assert worker.pool.take_in() == 0.0
+        with busy(worker):
+            worker.pool.submit(attempt_of(tasks.nothing))
+            assert 0 < worker.pool.take_in() <= PATIENCE
 
 
 def test_where_round_trips_take_long_an_end_waits_longer_for_others(monkeypatch):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from delayedq.models import FinishedMessage
 from delayedq.worker import pool
 from delayedq.worker.loop import AHEAD, Prefetch
-from tests.app import chores
+from delayedq.worker.store_thread import StoreThread
+from tests.app import chores, tasks
 
 MESSAGES = 4 * pool.FLUSH
 
@@ -34,3 +35,19 @@ def test_a_busy_worker_ends_one_batch_and_claims_the_next_in_one_round_trip(stor
     assert full
     assert all(full), f"some round trips only ended messages: {round_trips}"
     assert FinishedMessage.objects.count() == MESSAGES
+
+
+def test_what_ends_in_a_channel_makes_room_for_the_next_in_the_same_round_trip(store, drain, monkeypatch):
+    round_trips = []
+    make = StoreThread._make
+
+    def made(thread, round_trip):
+        make(thread, round_trip)
+        if round_trip.results:
+            round_trips.append((len(round_trip.results), len(round_trip.answer.claimed)))
+
+    monkeypatch.setattr(StoreThread, "_make", made)
+    tasks.ring.enqueue_many((("one",), {}) for _ in range(20))
+    drain()
+    assert round_trips == [(1, 1)] * 19 + [(1, 0)]
+    assert FinishedMessage.objects.succeeded().count() == 20

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import struct
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
+from weakref import WeakKeyDictionary
 
 import psycopg
 from django.db import connections
@@ -203,6 +205,32 @@ class _BatchCursor(psycopg.Cursor[Any]):
         return super().execute(query, params, prepare=False, binary=True)
 
 
+class _PreparingCursor(psycopg.RawCursor[Any]):
+    """Prepares each statement. With a threshold of None, which is Django's default, psycopg would not even if asked."""
+
+    def execute(self, query: Any, params: Any = None, **_: Any) -> Self:
+        numbered, names = _numbered(query)
+        before, self.connection.prepare_threshold = self.connection.prepare_threshold, 0
+        try:
+            return super().execute(numbered, [params[name] for name in names], prepare=True, binary=True)
+        finally:
+            self.connection.prepare_threshold = before
+
+
+@cache
+def _numbered(statement: str) -> tuple[str, Sequence[str]]:
+    """It with $1 for its first parameter, and their names. psycopg would look for them each time in one of more than
+    4,096 characters.
+    """
+    names: dict[str, int] = {}
+    numbered = re.sub(r"%\((\w+)\)s", lambda found: f"${names.setdefault(found[1], len(names) + 1)}", statement)
+    return numbered.replace("%%", "%"), [*names]
+
+
+#: Whether these connections of psycopg have one session of the server for themselves, as far as that was asked.
+_DIRECT: WeakKeyDictionary[psycopg.Connection[Any], bool] = WeakKeyDictionary()
+
+
 class PostgreSQLDatabase(Database):
     dialect: ClassVar[Dialect] = POSTGRESQL
     heartbeat: ClassVar[str] = sql.HEARTBEAT
@@ -248,15 +276,36 @@ class PostgreSQLDatabase(Database):
         """
         return self.retried(partial(self._batch, statement, {"now": self.now_parameter, **parameters}))
 
-    def _batch(self, statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-        with self._batch_cursor() as cursor:
+    def prepared(self, statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+        """`batch` of a large statement that is made again and again, and takes longer to plan than to execute: it is
+        prepared where the connection has a session for itself. After five times the server keeps its plan if that is
+        not dearer than one for the values at hand.
+        """
+        kind = _PreparingCursor if self._is_direct() else _BatchCursor
+        return self.retried(partial(self._batch, statement, {"now": self.now_parameter, **parameters}, kind))
+
+    def _batch(
+        self, statement: str, parameters: dict[str, Any], kind: type[psycopg.Cursor[Any]] = _BatchCursor
+    ) -> list[tuple[Any, ...]]:
+        with self._batch_cursor(kind) as cursor:
             cursor.execute(statement, parameters)
             rows: list[tuple[Any, ...]] = cursor.fetchall() if cursor.description else []
         return rows
 
-    def _batch_cursor(self) -> CursorWrapper:
+    def _is_direct(self) -> bool:
+        """Whether no pooler is in between, which may give the next transaction another session. A pooler tells its
+        clients a number of its own, and not that of the process that serves them.
+        """
+        self.connection.ensure_connection()
+        raw = self.connection.connection
+        known = _DIRECT.get(raw)
+        if known is None:
+            known = _DIRECT[raw] = raw.info.backend_pid == self.rows(sql.SESSION)[0][0]
+        return known
+
+    def _batch_cursor(self, kind: type[psycopg.Cursor[Any]] = _BatchCursor) -> CursorWrapper:
         cursor = self.connection.cursor()
-        cursor.cursor = _BatchCursor(self.connection.connection)
+        cursor.cursor = kind(self.connection.connection)
         return cursor
 
     def batches[T](

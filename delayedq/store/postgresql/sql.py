@@ -33,6 +33,8 @@ NOW = "coalesce(%(now)s::timestamptz, statement_timestamp())"
 
 CLOCK = "SELECT statement_timestamp()"
 
+SESSION = "SELECT pg_backend_pid()"
+
 ISOLATION = "SELECT current_setting('default_transaction_isolation')"
 
 NOTIFY = "SELECT set_config('synchronous_commit', 'off', true), pg_notify('delayedq', '')"
