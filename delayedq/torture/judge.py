@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: How many lines of an interleaving are printed.
 SHOWN = 20
-#: What a process begins so soon (ns) after it was frozen, it may have claimed before: its lease may have run out.
+#: So soon (ns) after its process was thawed, a thread may go on to what it was about to begin when that was frozen.
 AWAKE = 2_000_000_000
 
 
@@ -105,18 +105,29 @@ class History:
         for what in ("killed", "frozen"):
             for event in self.by_what[what]:
                 stops[event.pid].append(event.at)
-        thawed: dict[int, list[int]] = defaultdict(list)
-        for event in self.by_what["thawed"]:
-            thawed[event.pid].append(event.at)
+        caught = set(self._caught())
         for event in self.by_what["began"]:
-            id_, token, attempt, kind, uid, channel = event.about
+            id_, token, attempt, kind, uid, channel, _ = event.about
             end = ends.get((event.pid, id_, token))
             stopped = min((at for at in stops[event.pid] if at > event.at), default=inf)
             over = min(stopped, last[event.pid] if end is None else end.at)
-            if any(at <= event.at < at + AWAKE for at in thawed[event.pid]):
+            if event.at in caught:
                 over = event.at
             ended, how = (inf, "") if end is None else (end.at, end.about[3])
             yield Run(id_, token, attempt, kind, uid, channel, event.pid, event.at, over, ended, how)
+
+    def _caught(self) -> Iterator[int]:
+        """When each thread began what it had looked at the lease of before it was frozen: the first after each thaw."""
+        thawed: dict[int, list[int]] = defaultdict(list)
+        for event in self.by_what["thawed"]:
+            thawed[event.pid].append(event.at)
+        seen: set[tuple[int, int, int]] = set()
+        for event in self.by_what["began"]:
+            thread = event.about[-1]
+            for at in thawed[event.pid]:
+                if at <= event.at < at + AWAKE and (event.pid, thread, at) not in seen:
+                    seen.add((event.pid, thread, at))
+                    yield event.at
 
 
 def judge(history: History, rules: Rules) -> list[Violation]:

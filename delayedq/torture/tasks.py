@@ -7,6 +7,7 @@ import random
 import time
 from contextlib import contextmanager
 from datetime import timedelta
+from threading import get_native_id
 from typing import TYPE_CHECKING, Any
 
 from delayedq import Limit, current_message, task
@@ -34,7 +35,7 @@ def written(uid: str) -> Iterator[None]:
     """Write down that an attempt of this message runs, and how it ends."""
     message = current_message()
     who = (message.id, message.claimed.token, message.attempt)
-    write("began", *who, message.kind.removeprefix(KINDS), uid, message.channel)
+    write("began", *who, message.kind.removeprefix(KINDS), uid, message.channel, get_native_id())
     try:
         yield
     except BaseException:
@@ -171,6 +172,6 @@ def tick() -> None:
 def poison(uid: str) -> None:
     """Kills its process."""
     message = current_message()
-    write("began", message.id, message.claimed.token, message.attempt, "poison", uid, None)
+    write("began", message.id, message.claimed.token, message.attempt, "poison", uid, None, get_native_id())
     write("killed", "by a message")
     os._exit(1)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from delayedq.steps.running import Records
     from delayedq.store.protocol import Claimed
     from delayedq.tasks import Task
-    from delayedq.worker.shared_leases import SharedLeases
+    from delayedq.worker.shared_leases import ClaimTimes, SharedLeases
 
 
 _is_async = cache(iscoroutinefunction)
@@ -51,6 +51,8 @@ class Attempt:
     written_at = -inf
     #: Where its steps are recorded; None: in the database of the queue.
     records: Records | None = None
+    #: When it was claimed; None: its lease is no matter, as in tests of tasks.
+    claim: ClaimTimes | None = None
     #: What `delayedq.tracing` says of its span; None: it has none.
     span: Any = None
 
@@ -301,6 +303,8 @@ class Attempt:
         await sync_to_async(self.sleep_until)(when)
 
     def start(self) -> bool:
-        """Record that it starts; False if it must not, because its lease was lost while it waited for a thread."""
+        """Record that it starts; False if it must not, as its lease was lost or has run out while it waited for a
+        thread.
+        """
         self._leases.start(self.slot)
-        return not self.lease_lost
+        return not self.lease_lost and (self.claim is None or self._leases.is_current(self.claim))

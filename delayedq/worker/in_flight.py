@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from delayedq.store.protocol import Claimed
     from delayedq.worker.pool import Pool
-    from delayedq.worker.shared_leases import SharedLeases
+    from delayedq.worker.shared_leases import ClaimTimes, SharedLeases
 
 
 #: A message whose worker vanished in 2 of its attempts may be poison (it kills its process): it runs alone.
@@ -43,13 +43,17 @@ class InFlight:
         #: How many messages this process has claimed and not yet settled.
         self.held = 0
 
-    def take(self, claimed: Claimed) -> AttemptResult | None:
-        """Hand a message to the pool, or to the quarantine; returns a result if it can't run at all."""
+    def take(self, claimed: Claimed, claim: ClaimTimes | None = None) -> AttemptResult | None:
+        """Hand a message to the pool, or to the quarantine; returns a result if it can't run at all.
+
+        claim: when it was claimed.
+        """
         slot = self.hold(claimed)
         try:
             attempt = Attempt(claimed, task_at(claimed.kind), self._worker, self._leases, slot)
         except UnknownTask as error:
             return _refused(Attempt(claimed, None, self._worker, self._leases, slot), error)
+        attempt.claim = claim
         if is_spent(claimed, attempt.task.spare_attempts):
             return _refused(attempt, vanished_error(claimed))
         if vanished(claimed) >= QUARANTINE_AFTER:

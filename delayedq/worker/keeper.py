@@ -32,7 +32,7 @@ from delayedq.store.sweeps import Swept, sweeps
 from delayedq.worker.outage import Outage
 from delayedq.worker.releases import Releases
 from delayedq.worker.sessions import keep_no_query_log
-from delayedq.worker.shared_leases import SharedReleases
+from delayedq.worker.shared_leases import SharedReleases, lease_clock
 from delayedq.worker.silence import Silence
 
 if TYPE_CHECKING:
@@ -435,12 +435,17 @@ class LeaseKeeper:
 
     def _renew(self) -> bool:
         """Returns whether some are busy. It is sent even if nothing is held: that shows that renewals go through."""
+        began_at = lease_clock()
         entries = [(leases, entry) for leases in self._all_leases for entry in leases.entries()]
         held = {(entry.id, entry.token) for _, entry in entries} | self._releases.held()
         renewed = self._store.renew(list(held), self._lease)
         for leases, entry in entries:
             if (entry.id, entry.token) in renewed.lost:
                 leases.report_lost(entry)
+        behind = [leases for leases, entry in entries if (entry.id, entry.token) in renewed.busy]
+        for leases in self._all_leases:
+            if leases not in behind:
+                leases.renewed(began_at)
         self._releases.lost(renewed.lost)
         return bool(renewed.busy)
 

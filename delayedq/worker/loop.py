@@ -35,7 +35,7 @@ from delayedq.worker.options import ExitCode
 from delayedq.worker.outage import Outage
 from delayedq.worker.poller import Poller
 from delayedq.worker.pool import ASYNC_LIMIT, FLUSH, Pool
-from delayedq.worker.shared_leases import SharedLeases
+from delayedq.worker.shared_leases import ClaimTimes, SharedLeases, lease_clock
 from delayedq.worker.silence import Silence
 from delayedq.worker.store_thread import RoundTrip, StoreThread
 from delayedq.worker.tally import Tally
@@ -438,8 +438,9 @@ class Loop:
         for result, _ in concluded:
             self._in_flight.drop(result.attempt)
         in_event_loop = self._pool.in_event_loop
+        claim = ClaimTimes(round_trip.claimed_at, lease_clock(), self._options.lease.total_seconds())
         for message in round_trip.answer.claimed:
-            if refused := self._in_flight.take(message):
+            if refused := self._in_flight.take(message, claim):
                 self._unsettled.append(self._deploy_grace.judge(refused))
         self._end_claim(round_trip)
         self._prefetch.came(round_trip.answer.claimed, self._pool.in_event_loop - in_event_loop)

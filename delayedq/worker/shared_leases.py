@@ -30,8 +30,8 @@ _FREE, _HELD, _STARTED = 0, 1, 2
 #: The words about the process, behind the columns.
 (
     _HEARTBEAT, _TURNED, _PID, _BORN_AT, _STARTED_AT, _LOST_THREADS, _DEAF, _AWAY, _CLAIM_EXPIRED_UNTIL, _ASKED,
-    _KEEPER_LACKS, _CLAIMS,
-) = range(12)  # fmt: skip
+    _KEEPER_LACKS, _RENEWED_AT, _CLAIMS,
+) = range(13)  # fmt: skip
 
 #: What an operator may ask of the process, as the word of it; 0: nothing.
 _REQUESTS: tuple[WorkerCommand | None, ...] = (None, *WorkerCommand)
@@ -42,6 +42,24 @@ _REMEMBERED = 4
 _GIVEN_UP = range(_CLAIMS + _REMEMBERED, _CLAIMS + 2 * _REMEMBERED)
 
 _EVER = 2**63 - 1
+
+
+def lease_clock() -> float:
+    """Seconds on a clock that also goes on while the machine sleeps, where it has one. Of a virtual machine that its
+    host has paused, no clock says so before the guest is told the time.
+    """
+    return time.clock_gettime(_CLOCK) if _CLOCK is not None else time.monotonic()
+
+
+_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+class ClaimTimes(NamedTuple):
+    """When a claim was sent and when its answer was read (moments of `lease_clock`), and its lease in seconds."""
+
+    sent_at: float
+    read_at: float
+    lease: float
 
 
 class Entry(NamedTuple):
@@ -56,9 +74,9 @@ class SharedLeases:
 
     And words about the process: when its loop last gave out work and last turned, its id (0: there is none), when it
     started (as /proc has it, and as `time.monotonic()` has it), how many of its threads are lost, whether its listener
-    is deaf, whether its database is away, until when it may claim expired leases, what an operator asks of it and
-    whether the keeper gets no connection (the keeper writes these three), the tokens of claims of which not
-    all that they leased is entered, and of claims that were given up, as their answer was lost.
+    is deaf, whether its database is away, until when it may claim expired leases, what an operator asks of it,
+    whether the keeper gets no connection and when it began to renew (the keeper writes these four), the tokens of
+    claims of which not all that they leased is entered, and of claims that were given up, as their answer was lost.
     """
 
     def __init__(self, capacity: int = CAPACITY) -> None:
@@ -135,6 +153,16 @@ class SharedLeases:
 
     def is_lost(self, slot: int, token: int) -> bool:
         return self._lost[slot] == token
+
+    def is_current(self, claim: ClaimTimes) -> bool:
+        """Whether what was claimed then is still leased, as far as this machine can know: the whole fleet may have been
+        frozen for longer than that, keeper and all, and others may have it by now.
+        """
+        moment = lease_clock()
+        if moment < claim.sent_at + claim.lease:
+            return True
+        renewed_at = self._process[_RENEWED_AT] / 1000
+        return renewed_at >= claim.read_at and moment < renewed_at + claim.lease
 
     @property
     def asked(self) -> WorkerCommand | None:
@@ -221,6 +249,10 @@ class SharedLeases:
         """
         self.report_lost(entry)
         return self._states[entry.slot] != _STARTED
+
+    def renewed(self, began_at: float) -> None:
+        """All that was entered at this moment of `lease_clock` was renewed after it."""
+        self._process[_RENEWED_AT] = int(began_at * 1000)
 
     def let_claim_expired(self, seconds: float) -> None:
         """Allow it for this many seconds from now; 0 forbids it."""

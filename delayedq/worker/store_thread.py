@@ -26,6 +26,7 @@ from delayedq.store.claim_tokens import new_token
 from delayedq.store.protocol import ClaimRequest, Settled, SettledAndClaimed
 from delayedq.worker.reporting import write_last
 from delayedq.worker.sessions import keep_no_query_log
+from delayedq.worker.shared_leases import lease_clock
 from delayedq.worker.transitions import decision, transition
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ class RoundTrip:
     asked_at: float = field(default_factory=time.monotonic)
     began_at: float = 0.0
     ended_at: float = 0.0
+    #: When its claim was sent, at the earliest: a moment of `lease_clock`.
+    claimed_at: float = 0.0
     #: Set when its statement is about to be sent, and when all is done.
     sending: threading.Event = field(default_factory=threading.Event)
     done: threading.Event = field(default_factory=threading.Event)
@@ -159,7 +162,7 @@ class StoreThread(threading.Thread):
             connections[self._store.alias].close()
 
     def _make(self, round_trip: RoundTrip) -> None:
-        round_trip.began_at = time.monotonic()
+        round_trip.began_at, round_trip.claimed_at = time.monotonic(), lease_clock()
         round_trip.decisions = [decision(result) for result in round_trip.results]
         transitions = [
             transition(result, decided, round_trip.began_at)

@@ -3,6 +3,7 @@
 import ctypes
 import multiprocessing
 import os
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -56,6 +57,14 @@ def log_in_file(path, seconds):
         print("began", os.getpid(), file=log, flush=True)
         time.sleep(seconds)
         print("ended", os.getpid(), file=log, flush=True)
+
+
+@task
+def freeze_its_process():
+    """By then the worker has handed out all that it claimed together with this."""
+    time.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(0.2)  # other threads may take the signal first
 
 
 @task

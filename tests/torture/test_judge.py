@@ -18,8 +18,8 @@ def audit(*lines):
     return [Event(at, pid, what, tuple(about)) for at, (pid, what, *about) in enumerate(lines, 1)]
 
 
-def began(id_, attempt=1, kind="plain", uid=None, *, pid=1, channel=None):
-    return pid, "began", id_, 100 * id_ + attempt, attempt, kind, uid or f"{kind}/{id_}", channel
+def began(id_, attempt=1, kind="plain", uid=None, *, pid=1, channel=None, thread=1):
+    return pid, "began", id_, 100 * id_ + attempt, attempt, kind, uid or f"{kind}/{id_}", channel, thread
 
 
 def ended(id_, attempt=1, how="returned", *, pid=1):
@@ -54,9 +54,13 @@ def test_who_is_killed_or_frozen_holds_nothing_any_more(stop):
     assert found(lines, [row(1, 2)]) == []
 
 
-def test_what_begins_just_after_a_freeze_holds_nothing():
+def test_what_a_thread_begins_first_after_a_freeze_holds_nothing():
+    """It may have looked at its lease before; what it begins then it has looked at since."""
     stale = [(1, "frozen"), began(2, 1, "keyed", "k#2", pid=2), ended(2, pid=2), (1, "thawed")]
     assert found([*stale, began(1, 1, "keyed", "k#1"), ended(1)]) == []
+    other = [asked(3), began(3), ended(3)]
+    assert found([*stale, *other, began(1, 1, "keyed", "k#1"), ended(1)]) == ["keys keep their order"]
+    assert found([*stale, *other, began(1, 1, "keyed", "k#1", thread=2), ended(1)]) == []
     assert found([*stale[1:3], began(1, 1, "keyed", "k#1"), ended(1)]) == ["keys keep their order"]
 
 

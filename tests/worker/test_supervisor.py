@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from delayedq.models import FinishedMessage, Message, Worker
 from delayedq.store import default_store
+from delayedq.store.protocol import ClaimRequest, Lane
 from delayedq.worker import supervisor
 from tests.app import chores
 from tests.app.models import Mark
@@ -115,6 +116,29 @@ def stop_between_writes(pid):
                 return
         except OperationalError:
             os.kill(pid, signal.SIGCONT)
+
+
+def test_what_was_claimed_before_a_freeze_of_more_than_a_lease_does_not_begin_after_it(workers, store, alias):
+    """Not even if its lease keeper is frozen still, and tells it of nothing."""
+    one = workers("--threads", "1", "--lease", "2")
+    one.ready()
+    keeper, worker = children(one.process.pid)
+    stop_between_writes(keeper)
+    with transaction.atomic(using=alias):  # both are claimed at once
+        chores.freeze_its_process.enqueue()
+        chores.note.enqueue("second")
+    eventually(lambda: " T " in Path(f"/proc/{worker}/stat").read_text())
+    assert Message.objects.exclude(lease_token=None).count() == 2
+
+    taken = []
+    request = ClaimRequest([Lane("default", 0)], 2, timedelta(hours=1), "another")
+    eventually(lambda: taken.extend(store.claim(request)) or len(taken) == 2)
+    chores.note.enqueue("after")
+    for pid in (worker, keeper):
+        os.kill(pid, signal.SIGCONT)
+        eventually(lambda: marked("after"))
+    assert not marked("second")
+    assert {one.id for one in taken} == {*Message.objects.exclude(lease_token=None).values_list("id", flat=True)}
 
 
 def test_a_lease_keeper_that_was_killed_at_the_end_is_replaced_for_what_is_left(workers):
