@@ -76,7 +76,13 @@ class ListFilter(forms.Form):
 
 
 class FilterForm(ListFilter):
-    q = forms.CharField(label=_("Key or id"), required=False, strip=False, max_length=KEY_LENGTH)
+    q = forms.CharField(
+        label=_("Key or id"),
+        required=False,
+        strip=False,
+        max_length=KEY_LENGTH,
+        widget=forms.TextInput(attrs={"placeholder": _("or args.name:value")}),
+    )
     queue = forms.ChoiceField(label=_("Queue"), required=False)
     kind = forms.ChoiceField(label=_("Task"), required=False)
     priority = forms.IntegerField(label=_("Priority"), required=False, min_value=-(2**15), max_value=2**15 - 1)

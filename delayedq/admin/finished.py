@@ -19,7 +19,7 @@ from delayedq.admin.bulk import BulkAdmin, BulkChoice, demand_filter
 from delayedq.admin.changes import ENDED_ACTIONS
 from delayedq.admin.exports import ExportPages
 from delayedq.admin.filters import EndedFilter, ListFilter, position_in
-from delayedq.admin.lists import all_with_key, chips_of, paging, skipped_in, tabs_of
+from delayedq.admin.lists import all_with_key, chips_of, paging, searched_in_history, skipped_in, tabs_of
 from delayedq.admin.moments import when
 from delayedq.admin.one_message import links_of
 from delayedq.admin.queues import points
@@ -275,7 +275,7 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
         before, reads = position_in(request.GET.get("after", "")), may(request, "view_payload")
         demand_filter(request, request.GET)
         try:
-            selection = asked.selection()
+            selection = asked.selection().searching() if reads else asked.selection()
             page, count, by_id = ended_list(self.store, selection, before)
             found = [*by_id, *page.rows]
         except ValidationError:
@@ -286,6 +286,7 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
             "chips": chips_of(asked, request.GET, "outcome" if selection.outcome == Outcome.FAILED else ""),
             "has_errors": selection.outcome == Outcome.FAILED,
             "state": request.GET.get("outcome", ""),
+            "searched": searched_in_history(selection, found) if reads and before is None else "",
             "rows": rows([shown(one, payload=reads) for one in found], now, payload=reads),
             "everything": _everything(selection.key, count),
             "how_many": count if selection.outcome == Outcome.FAILED else None,  # only dead letters can be retried

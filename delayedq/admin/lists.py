@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
 from delayedq.admin.base import may
 from delayedq.models import Outcome
+from delayedq.operations.argument_search import PREFIX, argument_in
 from delayedq.operations.browsing import DEPTH
 from delayedq.operations.counting import state_counts
 from delayedq.operations.wording import grouped, visible
@@ -22,7 +25,9 @@ if TYPE_CHECKING:
     from django.utils.safestring import SafeString
 
     from delayedq.admin.filters import ListFilter
-    from delayedq.operations.browsing import SearchResult
+    from delayedq.models import FinishedMessage
+    from delayedq.operations.argument_search import ArgumentText
+    from delayedq.operations.browsing import EndedSelection, SearchResult
     from delayedq.operations.pauses import Paused
     from delayedq.store.base import Store
 
@@ -141,20 +146,41 @@ def page_of[Row](request: HttpRequest, rows: Sequence[Row]) -> tuple[Sequence[Ro
 
 def searched(text: str, found: SearchResult) -> str:
     """Where a search for a text looked; "" if it was found by key or id, and all of it is shown."""
-    given = {"text": visible(text), "depth": grouped(DEPTH)}
-    if not found.by_argument:
+    given = {"text": visible(text)}
+    if found.by_argument is None:
         return _("Those whose key begins with “%(text)s”, in the order of their keys.") % given if found.is_cut else ""
+    if argument_in(text):
+        return in_arguments(found.by_argument)
     if found.messages:
-        return _("No id or key fits “%(text)s”, but these messages have it in their payload.") % given
+        return _("No id or key fits “%(text)s”, but these messages have it in their arguments.") % given
     if found.is_cut:
         return (
             _(
-                "No live message has the id or a key that begins with “%(text)s”, and none of the first %(depth)s that"
-                " are due has it in its payload."
+                "No live message has the id or a key that begins with “%(text)s”. How far arguments were searched"
+                " is said below."
             )
             % given
         )
-    return _("No live message has “%(text)s” as its id, at the beginning of its key, or in its payload.") % given
+    return _("No live message has “%(text)s” as its id, at the beginning of its key, or in its arguments.") % given
+
+
+def searched_in_history(selection: EndedSelection, found: Sequence[FinishedMessage]) -> SafeString | str:
+    """The same in the history, where a search for a key looks at no arguments: it offers to."""
+    if selection.argument is not None:
+        return in_arguments(selection.argument)
+    if not selection.key or found:
+        return ""
+    text = _("No id or key fits “%(text)s”.") % {"text": visible(selection.key)}
+    query = urlencode({"q": f"{PREFIX}:{selection.key}"})
+    return format_html('{} <a href="?{}">{}</a>', text, query, _("Search the arguments for it"))
+
+
+def in_arguments(argument: ArgumentText) -> str:
+    """What a search for an argument shows."""
+    given = {"name": visible(argument.name or ""), "text": visible(argument.text)}
+    if argument.name is None:
+        return _("Messages with “%(text)s” in their arguments.") % given
+    return _("Messages whose argument %(name)s is “%(text)s”.") % given
 
 
 def all_with_key(text: str) -> str:

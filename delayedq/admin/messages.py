@@ -19,7 +19,7 @@ from delayedq.admin.moments import when
 from delayedq.admin.one_message import OneMessagePages, links_of
 from delayedq.admin.texts import about, preview_of
 from delayedq.models import FinishedMessage, Message, with_renewals
-from delayedq.operations.browsing import Page, id_in
+from delayedq.operations.browsing import KeyPosition, Page, id_in
 from delayedq.operations.bulk import place_of_live, preview_live
 from delayedq.operations.counting import LEASED, Count, count_live
 from delayedq.operations.lists import live_list
@@ -103,10 +103,10 @@ class MessageAdmin(OneMessagePages, ExportPages):
     def _found(self, request: HttpRequest, asked: LiveFilter, now: datetime) -> tuple[Page[Message], Count | None, str]:
         """One page, with a count if it is the first, and what was searched."""
         selection, text = asked.selection(now), request.GET.get("after", "")
-        after = position_in(text) if selection.key is None else key_position_in(text)
+        after = position_in(text) if selection.key is None else position_in(text) or key_position_in(text)
         page, count, search = live_list(self.store, selection, after, payload=may(request, "view_payload"))
         if search is not None:
-            return page, count, searched(selection.key or "", search)
+            return page, count, "" if isinstance(after, KeyPosition) else searched(selection.key or "", search)
         return page, count, where_leases_are() if selection.state in LEASED else ""
 
     # One message

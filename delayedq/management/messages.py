@@ -149,6 +149,8 @@ def _live(store: Store, options: dict[str, Any], now: datetime) -> Listed:
 
 def _ended(store: Store, options: dict[str, Any], now: datetime) -> Listed:
     selection = ended_selection(options, now)
+    if options["search"] is not None:
+        selection = selection.searching()
     first = ended_list(store, selection)
     if options["search"] is not None:
         first.page.rows[:0] = first.by_id

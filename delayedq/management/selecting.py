@@ -52,7 +52,11 @@ def add_filters(parser: ArgumentParser, names: Sequence[str], states: Sequence[s
         "task": {"type": storable, "metavar": "PATH", "help": "Only of this task, or kind of a bare queue."},
         "state": {"choices": states, "help": "Only in this state."},
         "key": {"type": key, "metavar": "PREFIX", "help": "Only those whose key begins so."},
-        "search": {"type": key, "metavar": "TEXT", "help": "As the search of the admin: an id, or how a key begins."},
+        "search": {
+            "type": key,
+            "metavar": "TEXT",
+            "help": "As the search of the admin: an id, or how a key begins; for `list` args.NAME:VALUE, too.",
+        },
         "error": {"type": storable, "metavar": "TEXT", "help": "Only dead letters with this in their error."},
         "group": {"type": group, "metavar": "NAME", "help": "Only dead letters of this error group."},
         "priority": {"type": priority, "metavar": "N", "help": "Only of this priority."},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from itertools import batched
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,12 +12,12 @@ from django.db.models.functions import Left
 from delayedq.core.bounds import KEY_LENGTH, is_storable
 from delayedq.core.conditions import KeyRange
 from delayedq.core.instants import MICROSECOND
-from delayedq.masking import masking_of, masks_anything
 from delayedq.models import FinishedMessage, Message, PausedQueue, PausedTask, has_run_out, is_free, is_held
+from delayedq.operations.argument_search import ArgumentText, argument_in, that_show
 from delayedq.operations.pauses import paused_now
 from delayedq.sql.states import TERMS, MessageState
 from delayedq.store import operator_store
-from delayedq.store.operator import FIRST, LAST, EndedQuery, KeysetPage, LiveQuery
+from delayedq.store.operator import FIRST, LAST, EndedQuery, KeysetPage, LiveQuery, Position
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from django.db.models import QuerySet
 
     from delayedq.store.base import Store
-    from delayedq.store.operator import Position
     from delayedq.store.protocol import Lane
 
 PAGE = 50
@@ -88,19 +86,33 @@ def scan_live(
     store: Store, selection: Selection, after: Position | None, limit: int, depth: int | None = None
 ) -> KeysetPage:
     """Positions of up to `limit` live messages of a selection, in order of due time, beginning after a position."""
-    lanes = selection.lanes(store)
-    return (
+    lanes, argument = selection.lanes(store), selection.argument
+    page = (
         operator_store(store.alias)
         .at(selection.as_of)
         .keyset_scan(
             lanes,
             after or selection.first,
             selection.last,
-            limit,
+            _candidates(argument, limit),
             max(PAGE, (depth or DEPTH) // max(len(lanes), 1)),
-            LiveQuery(selection.state, selection.kind, selection.argument, selection.worker),
+            LiveQuery(selection.state, selection.kind, argument and argument.text, selection.worker),
         )
     )
+    return page if argument is None else _shown(page, Message.objects.using(store.alias), argument, limit)
+
+
+def _candidates(argument: ArgumentText | None, limit: int) -> int:
+    """How many messages to find, of which so many are wanted."""
+    return max(limit, MOST_LOOKED_AT) if argument is not None and argument.is_looked_at else limit
+
+
+def _shown(page: KeysetPage, rows: QuerySet[Any], argument: ArgumentText, limit: int) -> KeysetPage:
+    """Of a page of candidates, those that show the argument: up to `limit`, after which it goes on."""
+    found, beyond = that_show(rows, page.found, argument), that_show(rows, [*page.beyond], argument)
+    if len(found) > limit:
+        return KeysetPage(found[:limit], found[limit - 1])
+    return page._replace(found=found, beyond=beyond)
 
 
 def ended_page(store: Store, selection: EndedSelection, before: Position | None = None) -> Page[FinishedMessage]:
@@ -122,13 +134,15 @@ def _page[Row: (Message, FinishedMessage)](page: KeysetPage, rows: QuerySet[Row]
 
 def scan_history(store: Store, selection: EndedSelection, before: Position | None, limit: int) -> KeysetPage:
     """Positions of up to `limit` ended messages of a selection, latest first, beginning before a position."""
-    return operator_store(store.alias).keyset_scan_history(
+    argument = selection.argument
+    page = operator_store(store.alias).keyset_scan_history(
         before or selection.last,
         selection.since or FIRST.at,
-        limit,
+        _candidates(argument, limit),
         _depth(selection),
         selection.asked,
     )
+    return page if argument is None else _shown(page, FinishedMessage.objects.using(store.alias), argument, limit)
 
 
 def _depth(selection: EndedSelection) -> int:
@@ -205,7 +219,7 @@ CHUNK = 1_000
 class Selection:
     """A filter of live messages. `since` and `until` bound the due time; `as_of` decides what is due and leased.
 
-    `key`: what their key begins with. `argument`: a text that stands in their payload, which only a keyset scan asks.
+    `key`: what their key begins with. `argument`: what is to be in their arguments, which only a keyset scan asks.
     `worker`: the name of what holds them, or held them last.
     """
 
@@ -216,7 +230,7 @@ class Selection:
     since: datetime | None = None
     until: datetime | None = None
     key: str | None = None
-    argument: str | None = None
+    argument: ArgumentText | None = None
     priority: int | None = None
     worker: str | None = None
 
@@ -294,7 +308,7 @@ class EndedSelection:
     """A filter of ended messages. `since` and `until` bound the time of the end.
 
     `key`: what their key begins with. Only dead letters have an `error`, which stands in the line of their error in
-    upper or lower case, and a `fingerprint`, which those of an error group share.
+    upper or lower case, and a `fingerprint`, which those of an error group share. `argument`: as of a Selection.
     """
 
     outcome: str | None = None
@@ -305,18 +319,25 @@ class EndedSelection:
     fingerprint: int | None = None
     priority: int | None = None
     worker: str | None = None
+    argument: ArgumentText | None = None
     since: datetime | None = None
     until: datetime | None = None
 
+    def searching(self) -> EndedSelection:
+        """It with the argument that its key is a search for, if it is one: for who may see arguments."""
+        argument = argument_in(self.key or "")
+        return self if argument is None else replace(self, key=None, argument=argument)
+
     @property
     def is_indexed(self) -> bool:
-        others = {self.queue, self.kind, self.key, self.error, self.priority, self.worker}
+        others = {self.queue, self.kind, self.key, self.error, self.priority, self.worker, self.argument}
         return self.outcome in {None, "failed"} and others == {None}
 
     @property
     def asked(self) -> EndedQuery:
         """All but the times."""
-        return EndedQuery(*(getattr(self, name) for name in EndedQuery._fields))
+        asked = EndedQuery(*(getattr(self, name) for name in EndedQuery._fields))
+        return asked if self.argument is None else asked._replace(argument=self.argument.text)
 
     @property
     def last(self) -> Position:
@@ -385,43 +406,51 @@ def newest_id(alias: str) -> int:
 # Finding a live message by what an operator knows of it: its id, its key or how that begins, or an argument.
 
 
-#: Where something is masked, at most this many messages are looked at twice: as they are stored, and as they are shown.
-MOST_MASKED = 1_000
+#: Of messages that have a text in their payload, at most so many are looked at for one page.
+MOST_LOOKED_AT = 1_000
 
 
 class SearchResult(NamedTuple):
     """What a search found. `is_cut`: it stopped at its bound, so there may be more.
 
-    `by_argument`: no id and no key fitted, so arguments were looked at.
+    `by_argument`: what arguments were searched for, as was asked, or as no id and no key fitted.
     """
 
     messages: list[Message]
     is_cut: bool = False
-    by_argument: bool = False
-    #: Where the next page of those with such a key begins.
-    after: KeyPosition | None = None
+    by_argument: ArgumentText | None = None
+    #: Where the next page begins.
+    after: KeyPosition | Position | None = None
 
 
 def find(
-    store: Store, text: str, selection: Selection, *, payload: bool = True, after: KeyPosition | None = None
+    store: Store,
+    text: str,
+    selection: Selection,
+    *,
+    payload: bool = True,
+    after: KeyPosition | Position | None = None,
 ) -> SearchResult:
     """The messages of a selection that a text may mean: those with this id or key, and whose key begins with it.
 
-    If there is none, those with the text in their payload, among the first that are due: a bounded look. With
-    `payload` False, payloads are not looked at. `after`: where a further page begins.
+    If there is none, and for `args:TEXT` and `args.NAME:VALUE`, those with such an argument, in order of due time: a
+    page reads a bounded number of messages. With `payload` False, arguments are not searched. `after`: where a further
+    page begins.
     """
     if not text or not is_storable(text):
         return SearchResult([])
-    rest = replace(selection, key=None)
-    if found := by_key(store, text, rest, after):
-        is_cut = len(found) > PAGE
-        return SearchResult(found[:PAGE], is_cut, after=_key_position(found[PAGE - 1]) if is_cut else None)
-    if after is not None or not payload:
+    rest, argument = replace(selection, key=None), argument_in(text) if payload else None
+    if argument is None and not isinstance(after, Position):
+        if found := by_key(store, text, rest, after):
+            is_cut = len(found) > PAGE
+            return SearchResult(found[:PAGE], is_cut, after=_key_position(found[PAGE - 1]) if is_cut else None)
+        if after is not None or not payload:
+            return SearchResult([])
+    if not payload or isinstance(after, KeyPosition):
         return SearchResult([])
-    page = scan_live(store, replace(rest, argument=text), None, MOST_MASKED if masks_anything() else PAGE)
-    shown = _that_show(store, [*page.found, *page.beyond], text)
-    rows = live_rows(store, KeysetPage(shown[:PAGE], None)).rows
-    return SearchResult(rows, page.reached is not None or len(shown) > PAGE, by_argument=True)
+    argument = argument or ArgumentText(text)
+    page = live_rows(store, scan_live(store, replace(rest, argument=argument), after, PAGE))
+    return SearchResult(page.rows, page.after is not None, argument, page.after)
 
 
 def find_all(store: Store, selection: Selection, *, payload: bool = True) -> Iterator[list[int]]:
@@ -429,16 +458,20 @@ def find_all(store: Store, selection: Selection, *, payload: bool = True) -> Ite
     text, rest = selection.key or "", replace(selection, key=None)
     if not text or not is_storable(text):
         return
-    messages = rest.messages(store.alias)
-    is_found = False
-    for ids in _all_by_key(store, text, messages):
-        is_found = True
-        yield ids
+    argument = argument_in(text) if payload else None
+    if argument is None:
+        is_found = False
+        for ids in _all_by_key(store, text, rest.messages(store.alias)):
+            is_found = True
+            yield ids
+        if is_found or not payload:
+            return
     position: Position | None = None
-    while payload and not is_found:
-        page = scan_live(store, replace(rest, argument=text), position, CHUNK)
-        yield [one.id for one in _that_show(store, page.found, text)]
-        position, is_found = page.reached, page.reached is None
+    is_over = False
+    while not is_over:
+        page = scan_live(store, replace(rest, argument=argument or ArgumentText(text)), position, CHUNK)
+        yield [one.id for one in page.found]
+        position, is_over = page.reached, page.reached is None
 
 
 def _all_by_key(store: Store, text: str, messages: QuerySet[Message]) -> Iterator[list[int]]:
@@ -451,18 +484,3 @@ def _all_by_key(store: Store, text: str, messages: QuerySet[Message]) -> Iterato
         while part:
             yield [id_ for id_, _ in part]
             part = list(of_kind.filter(key__gt=part[-1][1]).values_list("id", "key")[:CHUNK])
-
-
-def _that_show(store: Store, positions: list[Position], text: str) -> list[Position]:
-    """Those whose payload has the text as it may be shown: a search must not tell what is masked."""
-    if not masks_anything():
-        return positions
-    messages = Message.objects.using(store.alias).filter(id__in=[position.id for position in positions])
-    payloads = {id_: _masked(kind, payload) for id_, kind, payload in messages.values_list("id", "kind", "payload")}
-    forms = {text, json.dumps(text)[1:-1]}
-    return [one for one in positions if any(form in payloads.get(one.id, "") for form in forms)]
-
-
-def _masked(kind: str, payload: str) -> str:
-    masking = masking_of(kind)
-    return payload if masking is None else masking.payload(payload)

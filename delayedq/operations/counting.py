@@ -251,10 +251,10 @@ def _count(page: KeysetPage, rows: QuerySet[Any]) -> Count:
 def _share(store: Store, selection: EndedSelection, page: KeysetPage) -> Count:
     """The count of ended messages, of which a scan read the latest: as many of the others are taken to match.
 
-    The planner would multiply the shares of a task and of failures, as if all tasks failed alike. Keys and errors come
-    in clusters: of them a part says nothing of the whole, and what was found is a lower bound.
+    The planner would multiply the shares of a task and of failures, as if all tasks failed alike. Keys, errors and
+    arguments come in clusters: of them a part says nothing of the whole, and what was found is a lower bound.
     """
-    found, is_text = len(page.found), selection.key is not None or selection.error is not None
+    found, is_text = len(page.found), {selection.key, selection.error, selection.argument} != {None}
     if page.reached is None or not found or is_text or connections[store.alias].vendor != "postgresql":
         return Count(found, exact=page.reached is None or None)
     scanned = replace(selection, **dict.fromkeys(("queue", "kind")))

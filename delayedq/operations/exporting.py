@@ -55,7 +55,8 @@ def live_rows(store: Store, selection: Selection, *, payload: bool) -> Iterator[
 
 
 def ended_rows(store: Store, selection: EndedSelection, *, payload: bool) -> Iterator[dict[str, Any]]:
-    """The ended messages of a selection, the latest first."""
+    """The ended messages of a selection, the latest first. payload: as for `live_rows`."""
+    selection = selection.searching() if payload else selection
     rows = FinishedMessage.objects.using(store.alias)
     for ids in _pages(lambda before: scan_history(store, selection, before, AT_ONCE)):
         yield from _rows(_in_order(rows, ids), ENDED, payload=payload)

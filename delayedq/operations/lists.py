@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from delayedq.operations.browsing import KeyPosition, Page, SearchResult, ended_page, find, find_ended, id_in, live_page
+from delayedq.operations.browsing import (
+    PAGE,
+    KeyPosition,
+    Page,
+    SearchResult,
+    ended_page,
+    find,
+    find_ended,
+    id_in,
+    live_page,
+)
 from delayedq.operations.counting import LEASED, Count, count_live, counted_ended, counted_live, leased_page
 
 if TYPE_CHECKING:
@@ -15,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class LiveList(NamedTuple):
-    """One page, with a count if it is the first. `search`: what a search has found, on its first page."""
+    """One page, with a count if it is the first. `search`: what a search has found."""
 
     page: Page[Message]
     number: Count | None
@@ -33,15 +43,15 @@ class EndedList(NamedTuple):
 def live_list(
     store: Store, selection: Selection, after: Position | KeyPosition | None = None, *, payload: bool = True
 ) -> LiveList:
-    """The page after a position: one among keys where `selection.key` is a search.
+    """The page after a position: one among keys where `selection.key` is a search that found some.
 
-    `payload` False: a search does not look at payloads.
+    `payload` False: a search does not look at arguments.
     """
     if selection.key is not None:
-        behind = after if isinstance(after, KeyPosition) else None
-        found = find(store, selection.key, selection, payload=payload, after=behind)
-        page = Page(found.messages, found.after)
-        return LiveList(page, None) if behind else LiveList(page, _number(store, found, selection), found)
+        found = find(store, selection.key, selection, payload=payload, after=after)
+        is_cut = found.by_argument is not None and found.is_cut and len(found.messages) < PAGE
+        page = Page(found.messages, found.after, is_cut)
+        return LiveList(page, None, found) if after else LiveList(page, _number(store, found, selection), found)
     assert not isinstance(after, KeyPosition)
     if selection.state in LEASED:
         page, number, is_exact = leased_page(store, selection, after)
@@ -53,7 +63,7 @@ def live_list(
 
 def _number(store: Store, found: SearchResult, selection: Selection) -> Count:
     """How many messages a search has found, also of those that its page does not show."""
-    if found.is_cut and not found.by_argument:
+    if found.is_cut and found.by_argument is None:
         return count_live(store, selection)
     return Count(len(found.messages), exact=None if found.is_cut else True)
 

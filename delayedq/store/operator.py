@@ -78,6 +78,7 @@ def lane(dialect: Dialect, state: MessageState | None, wanted: Sequence[str], *,
 #: What a keyset scan through the history may be asked for. (To MySQL, `key` alone is a word of its own.)
 ENDED = {name: f"scanned.{name} = %({name})s" for name in ("outcome", "queue", "kind", "priority", "worker")} | {
     "key": "substr(scanned.key, 1, %(key_length)s) = %(key)s",
+    "argument": LIVE["argument"],
     "error": "{position}(lower(scanned.error), %(error)s) > 0",
 }
 
@@ -159,7 +160,8 @@ class LiveQuery(NamedTuple):
 class EndedQuery(NamedTuple):
     """What a keyset scan asks of ended messages.
 
-    key: what their key begins with. error: what stands in the line of their error, in upper or lower case.
+    key: what their key begins with. error: what stands in the line of their error, in upper or lower case. argument: a
+    text in their payload.
     """
 
     outcome: str | None = None
@@ -170,6 +172,7 @@ class EndedQuery(NamedTuple):
     fingerprint: int | None = None
     priority: int | None = None
     worker: str | None = None
+    argument: str | None = None
 
 
 #: Of all.
@@ -342,6 +345,7 @@ class OperatorStore(ABC):
             **asked._asdict(),
             "key_length": len(asked.key or ""),
             "error": (asked.error or "").lower(),
+            "as_json": asked.argument and json.dumps(asked.argument)[1:-1],
         }
         page = self._page(self.database.rows(statement, parameters), parameters)
         return merged([page], limit, backwards=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
 import pytest
@@ -10,6 +11,7 @@ from django.utils import timezone
 from delayedq.models import FinishedMessage, Message
 from delayedq.operations import browsing
 from tests.admin.given import HISTORY, MESSAGES, choose_all, confirm, dead, keys_on, offer, run, text_of
+from tests.app import tasks
 from tests.store.given import message
 
 
@@ -35,19 +37,95 @@ def test_a_search_that_finds_nothing_says_where_it_looked_and_offers_the_history
     page = operator.get(MESSAGES, {"q": "UA 1545"})
     assert keys_on(page) == []
     text = text_of(page)
-    assert "No live message has “UA 1545” as its id, at the beginning of its key, or in its payload." in text
+    assert "No live message has “UA 1545” as its id, at the beginning of its key, or in its arguments." in text
     assert 'href="/admin/delayedq/finishedmessage/?q=UA%201545"' in page.content.decode()
-
-
-def test_a_bounded_look_says_how_far_it_went(operator, store, backlog):
-    assert "none of the first 10,000 that are due has it" in text_of(operator.get(MESSAGES, {"q": "Berlin"}))
 
 
 def test_an_argument_is_found_and_said_to_be_one(operator, store):
     offer(store, "a", '{"args":["Berlin"]}')
     page = operator.get(MESSAGES, {"q": "Berlin"})
     assert keys_on(page) == ["a"]
-    assert "these messages have it in their payload" in text_of(page)
+    assert "these messages have it in their arguments" in text_of(page)
+
+
+# Arguments
+
+
+def pages(operator, url, query):
+    """All pages of a list, the first one first."""
+    found, after = [], ""
+    while after is not None:
+        found.append(operator.get(url, {**query, "after": after}))
+        after = found[-1].context["next"]
+    return found
+
+
+def call(*args, **kwargs):
+    return json.dumps({"args": args, "kwargs": kwargs})
+
+
+@pytest.mark.parametrize("text", ["Berlin", "args:Berlin"])
+def test_arguments_are_searched_as_far_as_one_likes_and_each_page_says_how_far(operator, store, backlog, text):
+    offer(store, "far", call("Berlin"), seconds=100)
+    found = pages(operator, MESSAGES, {"q": text})
+    assert [keys_on(page) for page in found] == [[], [], ["far"]]
+    assert "Searched as far as" in text_of(found[0])
+    assert not found[2].context["is_cut"]
+
+
+def test_the_value_of_an_argument_is_found_by_its_name(operator, store):
+    kind = tasks.remind.module_path
+    for key, payload in {"a": call(17, 4), "b": call(4, 17), "c": call(4, gate=17), "d": call(170, gate=4)}.items():
+        offer(store, key, payload, kind=kind)
+    offer(store, "e", call(17, 4), kind="unknown.task")
+    assert keys_on(operator.get(MESSAGES, {"q": "args.gate:17"})) == ["b", "c"]
+    assert keys_on(operator.get(MESSAGES, {"q": "args.flight_id:17"})) == ["a"]
+    assert keys_on(operator.get(MESSAGES, {"q": "args:17"})) == ["a", "b", "c", "d", "e"]
+    assert "Messages whose argument gate is “17”." in text_of(operator.get(MESSAGES, {"q": "args.gate:17"}))
+    assert keys_on(operator.get(MESSAGES, {"q": "args.gate:17", "kind": "unknown.task"})) == []
+
+
+def test_the_history_is_searched_for_arguments_too(operator, store, monkeypatch):
+    monkeypatch.setattr(browsing, "DEPTH", 60)
+    kind = tasks.remind.module_path
+    rows = [_ended(n, f"{n}", kind=kind, payload=call(n, gate="x" if n % 50 else "é")) for n in range(200)]
+    FinishedMessage.objects.bulk_create(rows)
+    found = pages(operator, HISTORY, {"q": "args.gate:é"})
+    assert [keys_on(page) for page in found] == [["0", "50"], ["100"], ["150"], []]
+    assert "Search further" in text_of(found[0])
+    assert found[0].context["count"] == (2, None)
+
+
+def test_a_search_of_the_history_without_a_hit_offers_to_search_the_arguments(operator, store):
+    FinishedMessage.objects.bulk_create([_ended(1, "a", payload=call("Berlin"))])
+    page = operator.get(HISTORY, {"q": "Berlin"})
+    assert keys_on(page) == []
+    assert 'No id or key fits “Berlin”. <a href="?q=args%3ABerlin">' in page.content.decode()
+    assert keys_on(operator.get(HISTORY, {"q": "args:Berlin"})) == ["a"]
+
+
+@pytest.mark.parametrize("url", [MESSAGES, HISTORY])
+def test_what_is_masked_is_neither_found_nor_confirmed(operator, member, store, url):
+    kind, payload = tasks.pay.module_path, call(17, token="tok_4c11e9")
+    offer(store, "a", payload, kind=kind)
+    FinishedMessage.objects.bulk_create([_ended(1, "a", kind=kind, payload=payload)])
+    searches = ("args.amount:17", "args.token:tok_4c11e9", "args:tok_4c11e9", "args:17")
+    assert [keys_on(operator.get(url, {"q": text})) for text in searches] == [["a"], [], [], ["a"]]
+    client = member("view_message", "view_finishedmessage")
+    assert [keys_on(client.get(url, {"q": text})) for text in searches] == [[]] * 4
+
+
+def test_what_a_search_for_an_argument_finds_is_exported_and_not_chosen_as_a_whole(operator, store, backlog):
+    kind = tasks.remind.module_path
+    for seconds in (-70, 100):
+        offer(store, f"at {seconds}", call(1, gate="B7"), kind=kind, seconds=seconds)
+        offer(store, f"other {seconds}", call("B7", gate=1), kind=kind, seconds=seconds)
+    assert 'name="everything"' not in operator.get(MESSAGES, {"q": "args.gate:B7"}).content.decode()
+    told = operator.post(f"{MESSAGES}export/", {"query": "q=args.gate:B7", "format": "json"})
+    lines = [json.loads(line) for line in b"".join(told.streaming_content).splitlines()]
+    assert [line["key"] for line in lines] == ["at -70", "at 100"]
+    confirm(operator, choose_all(operator, "cancel", "q=args.gate:B7"))
+    assert Message.objects.count() == 124
 
 
 # Pages and counts of a search by the beginning of keys
@@ -116,9 +194,9 @@ def test_the_count_of_a_search_in_the_history_is_that_of_the_search(operator, st
     assert "at least 60 messages" in text_of(operator.get(HISTORY, {"q": "UA"}))
 
 
-def _ended(number, key):
+def _ended(number, key, kind="tests.remind", payload="{}"):
     at = timezone.now() - timedelta(minutes=number)
     return FinishedMessage(
-        id=number + 1, key=key, kind="tests.remind", queue="mail", priority=0, payload="{}", outcome="succeeded",
+        id=number + 1, key=key, kind=kind, queue="mail", priority=0, payload=payload, outcome="succeeded",
         created_at=at, scheduled_at=at, scheduled_at_initially=at, finished_at=at, attempts=1, max_attempts=1,
     )  # fmt: skip
