@@ -189,7 +189,7 @@ def key_ranges(
         return
     keys = KeyRange.of_prefix(prefix)
     keys = keys if first is None else keys._replace(first=max(first, keys.first))
-    for kind in operator_store(store.alias).keyed_kinds():
+    for kind in operator_store(store.alias).keyed_kinds(keys):
         yield messages.filter(kind=kind, key__gte=keys.first, key__lte=keys.last).order_by("kind", "key")
 
 
@@ -285,7 +285,7 @@ class Selection:
 def _with_key(alias: str, prefix: str) -> dict[str, Any]:
     """Ranges of the index of keys, one for each kind."""
     keys = KeyRange.of_prefix(prefix)
-    return {"kind__in": operator_store(alias).keyed_kinds(), "key__gte": keys.first, "key__lte": keys.last}
+    return {"kind__in": operator_store(alias).keyed_kinds(keys), "key__gte": keys.first, "key__lte": keys.last}
 
 
 def _in_state(state: MessageState | None, now: datetime) -> Q:

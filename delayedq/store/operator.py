@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
+from delayedq.core.conditions import KeyRange
 from delayedq.core.errors import last_error
 from delayedq.sql.states import condition
 from delayedq.store import figures
@@ -175,6 +176,8 @@ class EndedQuery(NamedTuple):
     argument: str | None = None
 
 
+ALL_KEYS = KeyRange.of_prefix("")
+
 #: Of all.
 LIVE_OF_ALL, ENDED_OF_ALL = LiveQuery(), EndedQuery()
 
@@ -218,8 +221,8 @@ class OperatorStore(ABC):
         return ErrorGroupStore(self.database, self.groups)
 
     @abstractmethod
-    def keyed_kinds(self) -> list[str]:
-        """Each kind that has messages with keys."""
+    def keyed_kinds(self, keys: KeyRange = ALL_KEYS) -> list[str]:
+        """Each kind that has messages with keys in this range; on MySQL and MariaDB, with any keys."""
 
     # Edits
 

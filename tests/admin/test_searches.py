@@ -6,6 +6,8 @@ import json
 from datetime import timedelta
 
 import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from delayedq.models import FinishedMessage, Message
@@ -147,6 +149,15 @@ def test_a_search_by_the_beginning_of_keys_has_pages_in_their_order(operator, st
         store.unschedule("tests.task0", found[-3])  # what is gone leaves no gap
     assert found == ["UA", *(f"UA/{n:03}" for n in range(120))]
     assert "No live message" not in text_of(operator.get(MESSAGES, {"q": "UA", "after": "1~ZZ"}))
+
+
+@pytest.mark.parametrize("alias", ["sqlite", "postgresql"], indirect=True)
+def test_a_search_asks_only_of_tasks_that_have_such_a_key(operator, store, alias):
+    store.offer_many([message(f"{n}", kind=f"tests.task{n}") for n in range(100)])
+    with CaptureQueriesContext(connections[alias]) as statements:
+        assert keys_on(operator.get(MESSAGES, {"q": "no key begins so"})) == []
+    assert len([one for one in statements if '"key" >=' in one["sql"]]) == 0
+    assert len(statements) <= 30
 
 
 def test_the_message_of_an_id_is_on_the_first_page_alone(operator, store):

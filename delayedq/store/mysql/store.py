@@ -42,7 +42,7 @@ from delayedq.store.mysql.database import (
     text,
 )
 from delayedq.store.offers import in_lock_order
-from delayedq.store.operator import OperatorStore, Seen
+from delayedq.store.operator import ALL_KEYS, OperatorStore, Seen
 from delayedq.store.protocol import ClaimRequest, Flaw, Lane, LaneHead, Offered, OfferOutcome, OnConflict
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from django.db.backends.utils import CursorWrapper
 
+    from delayedq.core.conditions import KeyRange
     from delayedq.store.bare_queues import Matching
     from delayedq.store.base import LeaseId
     from delayedq.store.database import Listener
@@ -387,7 +388,7 @@ class MySQLOperatorStore(OperatorStore):
     database: MySQLDatabase
     groups: ClassVar[str] = sql.GROUPS
 
-    def keyed_kinds(self) -> list[str]:
+    def keyed_kinds(self, keys: KeyRange = ALL_KEYS) -> list[str]:  # noqa: ARG002
         kinds: list[str] = []
         while rows := self.database.rows(sql.NEXT_KIND, {"kind": kinds[-1] if kinds else ""}):
             kinds.append(rows[0][0])

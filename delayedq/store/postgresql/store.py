@@ -19,7 +19,7 @@ from delayedq.store.claim_tokens import in_lane_order
 from delayedq.store.database import NOTIFY_GAP, retry_on_deadlock
 from delayedq.store.feature import Fused, concerned
 from delayedq.store.offers import check, have_own_times, in_lock_order, offered, waves
-from delayedq.store.operator import OperatorStore, wanted_of
+from delayedq.store.operator import ALL_KEYS, OperatorStore, wanted_of
 from delayedq.store.postgresql import operator_sql, sql
 from delayedq.store.postgresql.database import (
     PostgreSQLListener,
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from datetime import timedelta
 
+    from delayedq.core.conditions import KeyRange
     from delayedq.sql.states import MessageState
     from delayedq.store.bare_queues import Matching
     from delayedq.store.base import LeaseId
@@ -350,8 +351,8 @@ def _missing(transitions: Sequence[Transition], ended: list[int] | None) -> list
 
 
 class PostgreSQLOperatorStore(OperatorStore):
-    def keyed_kinds(self) -> list[str]:
-        return [row[0] for row in self.database.rows(operator_sql.KEYED_KINDS)]
+    def keyed_kinds(self, keys: KeyRange = ALL_KEYS) -> list[str]:
+        return [row[0] for row in self.database.rows(operator_sql.KEYED_KINDS, keys._asdict())]
 
     def _move(self, moves: Sequence[Move]) -> set[int]:
         parameters = {

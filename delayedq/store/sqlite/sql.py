@@ -338,7 +338,10 @@ WITH RECURSIVE name (kind) AS (
     SELECT (SELECT min(kind) FROM delayedq_message AS message WHERE key IS NOT NULL AND message.kind > name.kind)
     FROM name WHERE kind IS NOT NULL
 )
-SELECT kind FROM name WHERE kind IS NOT NULL
+SELECT kind FROM name
+WHERE EXISTS (
+    SELECT 1 FROM delayedq_message WHERE kind = name.kind AND key >= %(first)s AND key <= %(last)s
+)
 """
 
 

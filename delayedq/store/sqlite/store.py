@@ -19,7 +19,7 @@ from delayedq.store.base import Store
 from delayedq.store.claim_tokens import in_lane_order
 from delayedq.store.feature import TakenMessage
 from delayedq.store.offers import offered
-from delayedq.store.operator import OperatorStore
+from delayedq.store.operator import ALL_KEYS, OperatorStore
 from delayedq.store.protocol import Flaw, Lane, LaneHead, Offered, Settled, SettledAndClaimed
 from delayedq.store.sqlite import sql
 from delayedq.store.sqlite.database import SQLiteListener, claimed_from, leased, unrenewed
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from datetime import datetime
 
+    from delayedq.core.conditions import KeyRange
     from delayedq.store.bare_queues import Matching
     from delayedq.store.base import LeaseId
     from delayedq.store.database import Listener
@@ -342,8 +343,8 @@ def _superseded(id_: int, ran: Finish | GiveBack, worker: str, moment: datetime)
 
 
 class SQLiteOperatorStore(OperatorStore):
-    def keyed_kinds(self) -> list[str]:
-        return [row[0] for row in self.database.rows(sql.KEYED_KINDS)]
+    def keyed_kinds(self, keys: KeyRange = ALL_KEYS) -> list[str]:
+        return [row[0] for row in self.database.rows(sql.KEYED_KINDS, keys._asdict())]
 
     def _move(self, moves: Sequence[Move]) -> set[int]:
         moment = self.database.now()
