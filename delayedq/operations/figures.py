@@ -197,7 +197,7 @@ def durations(store: Store, span: Span, now: datetime | None = None) -> Duration
         _ended_between(store, grid.start, grid.end),
         (microseconds(grid.start), microseconds(grid.end)),
         read=partial(stored.durations, limit=MOST, by_queue=False),
-        size=lambda found: sum(one.ended for one in found),
+        size=lambda found: found[0].of_all if found else 0,
     )
     queues = stored.durations(part, MOST, by_queue=True)
     return DurationFigures(_scaled(tasks, part), _scaled(queues, part), part.scale, (now or store.now()) - grid.start)

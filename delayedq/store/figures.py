@@ -59,7 +59,8 @@ ranked AS (
 )
 SELECT name, count(*), count(CASE WHEN outcome = 'failed' THEN 1 END),
     min(CASE WHEN by_wait >= 0.50 * waited THEN wait END), min(CASE WHEN by_wait >= 0.95 * waited THEN wait END),
-    min(CASE WHEN by_run >= 0.50 * ran THEN run END), min(CASE WHEN by_run >= 0.95 * ran THEN run END), max(run)
+    min(CASE WHEN by_run >= 0.50 * ran THEN run END), min(CASE WHEN by_run >= 0.95 * ran THEN run END), max(run),
+    sum(count(*)) OVER ()
 FROM ranked GROUP BY name ORDER BY count(*) DESC, name LIMIT %(limit)s
 """
 
@@ -164,6 +165,8 @@ class Durations(NamedTuple):
     run_p50: float | None
     run_p95: float | None
     slowest: float | None
+    #: How many ended of all tasks, or queues, also of those that are not told.
+    of_all: int
 
 
 class FiguresStore:
@@ -183,7 +186,8 @@ class FiguresStore:
     def durations(self, times: Sample, limit: int, *, by_queue: bool) -> list[Durations]:
         """By task, or by queue: those of which most ended, at most `limit`."""
         statement = DURATIONS_OF_QUEUES if by_queue else DURATIONS_OF_TASKS
-        return [Durations(*row) for row in self._counted(statement, self._instants(times), limit=limit)]
+        rows = self._counted(statement, self._instants(times), limit=limit)
+        return [Durations(*row[:-1], int(row[-1])) for row in rows]
 
     def came_and_ended(self, grid: Grid, times: Sample) -> dict[int, int]:
         """How many of the same messages were created in each bucket."""

@@ -8,6 +8,7 @@ import pytest
 
 from delayedq.models import FinishedMessage
 from delayedq.operations import counting
+from delayedq.operations import figures as figures_module
 from delayedq.operations.figures import Span, durations, figures
 from delayedq.sql.waits import waited
 
@@ -95,3 +96,13 @@ def test_of_many_a_sample_is_read_and_counts_are_estimates(store, monkeypatch):
     assert found.one_in > 5
     assert found.tasks[0].ended == pytest.approx(3000, rel=0.4)
     assert found.tasks[0].run_p50 == pytest.approx(2, abs=0.01)
+
+
+def test_the_sample_is_no_larger_where_there_are_more_tasks_than_are_told(store, monkeypatch):
+    monkeypatch.setattr(counting, "MOST", 200)
+    monkeypatch.setattr(figures_module, "MOST", 2)
+    rows = [ended(n, 1, 2, ago=n, kind=f"tests.task{n % 100}") for n in range(1, 3001)]
+    FinishedMessage.objects.bulk_create(rows, batch_size=500)
+    found = durations(store, Span.HOUR, NOW)
+    assert len(found.tasks) == 2
+    assert found.tasks[0].of_all <= 200
