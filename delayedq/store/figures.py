@@ -187,7 +187,7 @@ class FiguresStore:
         """By task, or by queue: those of which most ended, at most `limit`."""
         statement = DURATIONS_OF_QUEUES if by_queue else DURATIONS_OF_TASKS
         rows = self._counted(statement, self._instants(times), limit=limit)
-        return [Durations(*row[:-1], int(row[-1])) for row in rows]
+        return [Durations._make([*row[:-1], int(row[-1])]) for row in rows]
 
     def came_and_ended(self, grid: Grid, times: Sample) -> dict[int, int]:
         """How many of the same messages were created in each bucket."""
