@@ -17,15 +17,15 @@ def duckdb(path):
     return [id_ for (id_,) in asked("SELECT id FROM delta_scan(?) ORDER BY id", path)]
 
 
-def asked(query, *values):
-    """What DuckDB answers. The extension comes as a wheel: nothing is downloaded at run time."""
+def asked(query, *values, show=False):
+    """What DuckDB answers: rows, or the text that it shows. Its extension is a wheel: there is nothing to download."""
     import duckdb
 
     [root] = find_spec("duckdb_ext").submodule_search_locations
     [extension] = Path(root).rglob("delta.duckdb_extension")
     with duckdb.connect(config={"allow_unsigned_extensions": "true"}) as connection:
         connection.execute(f"LOAD '{extension}'")
-        return connection.execute(query, values).fetchall()
+        return str(connection.sql(query)) if show else connection.execute(query, values).fetchall()
 
 
 def pandas(path, **storage_options):
