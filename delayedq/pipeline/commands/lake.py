@@ -115,7 +115,7 @@ def run_check(pipeline: Pipeline, _: Options) -> None:
 
 
 def _faults(pipeline: Pipeline, snapshot: Snapshot) -> Iterator[str]:
-    sizes = {info.path: info.size for info in pipeline.lake.table.stored(MESSAGES)}
+    sizes = {info.path: info.size for info in pipeline.lake.table.stored()}
     there = []
     for file in snapshot.files:
         if file.path not in sizes:

@@ -30,7 +30,7 @@ HEADER = 8
 def damaged(table: LakeTable, files: Iterable[DataFile]) -> list[DataFile]:
     """Those of these published files that are gone, or can't be what was published. Raises LakeUnusable."""
     table.snapshot()  # a lake that is out of reach has no files either
-    sizes = {info.path: info.size for info in table.stored(MESSAGES)}
+    sizes = {info.path: info.size for info in table.stored()}
     return [file for file in files if sizes.get(file.path) != file.size or not is_readable(table, file.path)]
 
 

@@ -41,8 +41,10 @@ if TYPE_CHECKING:
 # One version of the lake: its files, and what the statistics tell of them.
 
 
-#: The directory of a lake that holds all its files.
+#: The directory of a lake that holds all files that we write.
 MESSAGES = "messages"
+#: How the paths of its files begin: of ours, and of those that another engine writes when it compacts the table.
+_DATA = (f"{MESSAGES}/", f"{PARTITIONED_BY}=")
 
 
 class DataFile(NamedTuple):
@@ -285,8 +287,9 @@ class LakeTable:
     def replace(self, snapshot: Snapshot, removed: list[DataFile], added: list[DataFile], **about: object) -> bool:
         """Let files count in place of others that hold the same rows.
 
-        False, and nothing is changed, if there is a newer version than the snapshot: two at once that replace the same
-        files would both be taken by delta-rs 1.6, and double the rows.
+        False, and nothing is changed, if there is a newer version than the snapshot. delta-rs 1.6 would commit on an
+        older version, too, though a newer one has replaced the same files: both additions would count, and double the
+        rows, as they do after two `optimize` of its own.
         """
         additions = [_added(file, changes=False) for file in added]
         commit = CommitProperties(custom_metadata={"delayedq": about}, max_commit_retries=0)
@@ -332,8 +335,9 @@ class LakeTable:
         needed = {file.path for file in snapshot.files} | self._removed_since(snapshot, before)
         return [
             info
-            for info in self.stored(MESSAGES)
-            if _visible(info.path) not in needed and info.mtime is not None and info.mtime < before
+            for info in self.stored()
+            if info.path.startswith(_DATA) and _visible(info.path) not in needed
+            if info.mtime is not None and info.mtime < before
         ]
 
     def _removed_since(self, snapshot: Snapshot, before: datetime) -> set[str]:

@@ -1,7 +1,8 @@
 """Compaction: the small files of a day become one, with the same rows.
 
-It is Spark that reads and writes. Of delta-rs 1.6, two compactions at once may double rows; here a commit is made only
-on the newest version, and only while all files that it replaces are in it.
+It is Spark that reads and writes, and not `optimize` of delta-rs 1.6: two of these at once both commit, and each row is
+there twice (`tests/pipeline/lake/test_engines.py` shows it). Here a commit is made only on the newest version, and only
+while all files that it replaces are in it.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ writes the files, in executors or on the other side of Spark Connect: both have 
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from delayedq.pipeline.lake.columns import PARTITIONED_BY, VERSION
 from delayedq.pipeline.lake.rows import Staging
@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 
     from delayedq.pipeline.lake.table import DataFile, Snapshot
 
-#: What is in the files themselves.
-_IN_FILES = StructType([field for field in LAKE if field.name != PARTITIONED_BY])
-_DAY = rf"/{PARTITIONED_BY}=(\d{{4}}-\d\d-\d\d)/"
+#: The path of a file below the lake: ours, or that of an engine that has compacted the table.
+_FILE = rf"/((?:{DIRECTORY}/[^/]+/)?{PARTITIONED_BY}=[^/]+/[^/]+)$"
 _MICROS_OF_A_DAY = 86_400_000_000
 #: Rows that become one file at most: some hundred megabytes.
 _FILE_ROWS = 5_000_000
@@ -89,7 +88,7 @@ class Lake:
         """The rows of these files (LAKE)."""
         if not files:
             return self._spark.createDataFrame([], LAKE)
-        return self.files(*(file.path for file in files)).select(LAKE.names)
+        return self._read(*(file.path for file in files)).select(LAKE.names)
 
     def sums(self, files: Sequence[DataFile]) -> dict[tuple[Any, ...], Checksums]:
         """By path, database and batch: what the rows of these files add up to. A file that can't be read has none."""
@@ -101,14 +100,13 @@ class Lake:
     def files(self, *paths: str, spoiled: bool = False) -> DataFrame:
         """The rows of files or directories, whether they count or not: LAKE, and of each its `__file` and `__size`.
 
-        The day is that of the directory, as readers of the table see it. spoiled: pass over files that can't be read.
+        The day is that of the directory, as readers of the table see it, whatever the zone of the session is.
+        spoiled: pass over files that can't be read.
         """
-        rows = self._read(*paths, spoiled=spoiled).select("*", "_metadata.file_path", "_metadata.file_size")
-        return rows.select(
-            *_IN_FILES.names,
-            F.to_date(F.regexp_extract("file_path", _DAY, 1)).alias("day"),
-            F.regexp_extract("file_path", rf"/({DIRECTORY}/[^/]+/{PARTITIONED_BY}=[^/]+/[^/]+)$", 1).alias("__file"),
-            F.col("file_size").alias("__size"),
+        return self._read(*paths, spoiled=spoiled).select(
+            *LAKE.names,
+            F.regexp_extract("_metadata.file_path", _FILE, 1).alias("__file"),
+            F.col("_metadata.file_size").alias("__size"),
         )
 
     def read(self, place: BatchPlace) -> DataFrame:
@@ -116,11 +114,15 @@ class Lake:
         return self.files(f"{DIRECTORY}/{place.directory}")
 
     def _read(self, *paths: str, spoiled: bool = False) -> DataFrame:
+        """With the day as a partition column: Spark opens no file of a day that the query does not want."""
         if self._staging is not None:
             self._staging.take(self.table, *paths)
-        reader = self._spark.read.schema(_IN_FILES).option("recursiveFileLookup", "true")
-        reader = reader.option("ignoreCorruptFiles", str(spoiled).lower())
-        return reader.parquet(*(f"{self._root}/{path}" for path in paths))
+        reader = self._spark.read.schema(LAKE).options(
+            basePath=self._root,
+            ignoreInvalidPartitionPaths="true",  # the directory of an attempt is none of a column
+            ignoreCorruptFiles=str(spoiled).lower(),
+        )
+        return reader.parquet(*(_literal(f"{self._root}/{path}") for path in paths))
 
     # Writing
 
@@ -150,6 +152,11 @@ def _called(path: str) -> str:
     if "://" not in path:
         return f"file:{path}"
     return f"s3a://{path.removeprefix('s3://')}" if path.startswith("s3://") else path
+
+
+def _literal(path: str) -> str:
+    """A path in which Hadoop finds no pattern."""
+    return re.sub(r"[][{}*?]", r"\\\g<0>", path)
 
 
 def as_in_lake(messages: DataFrame, source: str | None = None, batch: int | None = None) -> DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from django.core.management import CommandError, call_command
 
 from delayedq.models import FinishedMessage
@@ -114,6 +115,16 @@ def test_a_batch_that_was_compacted_before_it_was_recorded_is_deleted_and_not_wr
 
 
 # Check
+
+
+def test_files_of_another_engine_are_as_the_books_say_until_it_doubles_rows(lake, run, capsys):
+    first, second = DeltaTable(lake.path), DeltaTable(lake.path)
+    first.optimize.compact()
+    assert "9 messages in 3 files are as the books say" in run("check")
+    second.optimize.compact()
+    with pytest.raises(CommandError, match="3 faults"):
+        run("check")
+    assert "batch 1 has 6 rows, and the books say 3" in capsys.readouterr().out
 
 
 def test_each_fault_of_the_files_is_named(lake, run):

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -79,3 +82,27 @@ def test_a_connect_server_that_is_started_here_listens_to_this_machine_only(java
     assert done.stdout.split()
     assert all(address.endswith("0100007F:3A9A") for address in done.stdout.split()), done.stdout
     assert "Warning" not in done.stderr
+
+
+SHORT = """
+from delayedq.pipeline.spark.session import spark_session
+
+with spark_session("local[1]") as spark:
+    assert spark.range(3).selectExpr("sum(id)").first()[0] == 3
+"""
+REFERENCE = Path(__file__).parents[3] / "docs" / "pipeline-reference.md"
+
+
+@pytest.mark.slow
+def test_java_takes_its_classes_from_an_archive_as_the_reference_says(java, python, tmp_path):
+    """They are told apart from those of JARs by Java's log."""
+    make, use = re.findall(r'^export SPARK_SUBMIT_OPTS="(.+)"$', REFERENCE.read_text(), re.MULTILINE)
+    log = tmp_path / "classes"
+    for options, logged in ((make, ""), (use, f" -Xlog:class+load:file={log}")):
+        given = options.replace("/var/cache/shop", str(tmp_path)) + logged
+        environment = os.environ | {"SPARK_SUBMIT_OPTS": given}
+        done = subprocess.run([python, "-c", SHORT], env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+    loaded = re.findall(r" (org\.apache\.spark\.\S+) source: (.+)", log.read_text())
+    shared = [name for name, source in loaded if source.startswith("shared objects file")]
+    assert len(shared) > len(loaded) / 2 > 500
