@@ -40,6 +40,8 @@ PAGES = {
     "figures": "dashboard/?span=hour",
     "durations": "dashboard/durations/",
     "forecast": "dashboard/forecast/",
+    "find": "dashboard/find/?q=UA15",
+    "task": "dashboard/task/?name=tests.app.tasks.remind",
     "queues": "pausedqueue/",
     "workers": "pausedqueue/workers/?state=alive",
     "pause": "pausedqueue/pause/?queue=mail",
