@@ -17,6 +17,7 @@ from django.utils.dateformat import format as formatted
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
+from delayedq.admin.activity import activity_of
 from delayedq.admin.base import cut, may
 from delayedq.admin.charts import count
 from delayedq.admin.figures import (
@@ -52,6 +53,7 @@ from delayedq.operations.figures import (
 from delayedq.operations.rules import Rule, Verb
 from delayedq.operations.verdict import verdict
 from delayedq.operations.wording import both, exact, grouped, seconds, visible
+from delayedq.store import default_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -353,6 +355,13 @@ _STEPS: dict[Verb, tuple[str, Callable[[NextAction], str]]] = {
 # Dashboard
 
 
+def now_of(request: HttpRequest) -> dict[str, Any]:
+    """What is wrong, and what goes on: for the first screen, and for the index of the app."""
+    store = default_store()
+    now = store.now()
+    return {"verdict": verdict_of(request, store, now), "activity": activity_of(request, store, now)}
+
+
 @admin.register(Dashboard)
 class DashboardAdmin(TaskPages):
     def get_urls(self) -> list[URLPattern]:
@@ -370,8 +379,7 @@ class DashboardAdmin(TaskPages):
         if request.GET.keys() & {"span", "kind", "queue"}:
             return self._figures(request)
         self.demand_view(request)
-        context = {"tab": "now", "refreshed": 5, "verdict": verdict_of(request, self.store, self.store.now())}
-        return self.page(request, "now.html", _("Dashboard"), context)
+        return self.page(request, "now.html", _("Dashboard"), {"tab": "now", "refreshed": 5, **now_of(request)})
 
     def _figures(self, request: HttpRequest) -> HttpResponse:
         self.demand_view(request)
