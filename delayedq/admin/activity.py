@@ -107,14 +107,14 @@ def _busy(one: Utilisation) -> BusyRow:
 def _next(request: HttpRequest, store: Store, now: datetime) -> Iterator[NextRow]:
     """Messages and ticks, of what the user may view, in the order of time."""
     found: list[tuple[datetime, NextRow]] = []
-    if may(request, "view_message"):
-        for row in next_messages(store, now):
+    ticks = next_ticks(store, now) if may(request, "view_cronschedule") else []
+    for at, name in ticks:
+        url = f"{reverse('admin:delayedq_cronschedule_schedule')}?{urlencode({'name': name})}"
+        found.append((at, NextRow(when(at, now), visible(name), url, "")))
+    for row in next_messages(store, now) if may(request, "view_message") else []:
+        key = row.key or ""
+        if not any(at == row.scheduled_at and key.startswith(f"{name}/") for at, name in ticks):  # else it is told
             url = reverse("admin:delayedq_message_change", args=[row.pk])
-            name = visible(row.key) if row.key else f"#{row.pk}"
+            name = visible(key) or f"#{row.pk}"
             found.append((row.scheduled_at, NextRow(when(row.scheduled_at, now), name, url, visible(row.kind))))
-    if may(request, "view_cronschedule"):
-        schedule = reverse("admin:delayedq_cronschedule_schedule")
-        for at, name in next_ticks(store, now):
-            url = f"{schedule}?{urlencode({'name': name})}"
-            found.append((at, NextRow(when(at, now), visible(name), url, "")))
     yield from (shown for _at, shown in sorted(found, key=lambda one: one[0])[:SHOWN])

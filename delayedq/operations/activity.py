@@ -39,7 +39,7 @@ BACK, MOST, PARTS = timedelta(minutes=10), 2_000, 10
 COUNTED = 10_000
 
 #: So many queues, the busiest first, and so many messages and ticks to come are told.
-QUEUES, NEXT = 10, 3
+QUEUES, NEXT = 10, 5
 
 
 class Utilisation(NamedTuple):

@@ -113,7 +113,7 @@ def test_what_is_paused_is_no_backlog(store, now):
 def test_what_comes_next_is_in_the_order_of_time(store, now):
     for hours in (3, 1, 2, 4, -1):
         store.offer(message(f"{hours}", scheduled_at=now + timedelta(hours=hours), queue=f"q{hours}"))
-    assert [row.key for row in next_messages(store, now)] == ["1", "2", "3"]
+    assert [row.key for row in next_messages(store, now)] == ["1", "2", "3", "4"]
     for name, hours in (("past", -1), ("later", 2), ("soon", 1)):
         CronSchedule.objects.create(
             owner="", name=name, config_hash="x", covered_until=now, next_at=now + timedelta(hours=hours)
