@@ -36,6 +36,7 @@ PAGES = {
     "history": "finishedmessage/",
     "dead-letters": "finishedmessage/?outcome=failed",
     "errors": "finishedmessage/errors/",
+    "index": "",
     "dashboard": "dashboard/",
     "figures": "dashboard/?span=hour",
     "durations": "dashboard/durations/",
