@@ -58,13 +58,14 @@ class TaskPages(FindPages):
         if not path or not is_storable(path) or len(path) > NAME_LENGTH:
             raise Http404(_("There is no task of this name."))
         now, task = self.store.now(), registered.get(path)
+        is_paused = path in paused_now(self.store).kinds
         context: dict[str, Any] = {
             "now": now,
             "path": visible(path),
             "kind": path,
-            "states": [*self._states(task, path)],
+            "states": [name for name, holds in (("not defined", task is None), ("paused", is_paused)) if holds],
             "facts": [] if task is None else [*facts_of(task)],
-            "links": [*self._links(request, path, task)],
+            "links": [*self._links(request, path, task, is_paused=is_paused)],
         }
         if may(request, "view_dashboard"):
             context |= self._figures_of(request, path, now)
@@ -74,13 +75,9 @@ class TaskPages(FindPages):
             context |= self._schedules(path, now)
         return self.rendered(request, "task.html", visible(path.rpartition(".")[2]), context)
 
-    def _states(self, task: Task[..., Any] | None, path: str) -> Iterator[str]:
-        if task is None:
-            yield "not defined"
-        if path in paused_now(self.store).kinds:
-            yield "paused"
-
-    def _links(self, request: HttpRequest, path: str, task: Task[..., Any] | None) -> Iterator[tuple[str, str]]:
+    def _links(
+        self, request: HttpRequest, path: str, task: Task[..., Any] | None, *, is_paused: bool
+    ) -> Iterator[tuple[str, str]]:
         def to(name: str, **query: str) -> str:
             return f"{reverse(f'admin:delayedq_{name}')}?{urlencode(query)}"
 
@@ -92,7 +89,6 @@ class TaskPages(FindPages):
         if may(request, "send_message") and task is not None and is_sendable(task, self.store):
             yield _("Send a message"), to("message_send", task=path)
         if may(request, "pause_queue"):
-            is_paused = path in paused_now(self.store).kinds
             verb, label = ("resume_task", _("Resume")) if is_paused else ("pause_task", _("Pause"))
             yield label, to(f"pausedqueue_{verb}", task=path)
 
