@@ -158,6 +158,15 @@ def test_garbage_assigns_nothing(given):
     assert not Item.objects.filter(holder__isnull=False).exists()
 
 
+def test_what_is_pending_review_cannot_be_ticked():
+    lea = person("lea", *ALL)
+    waiting, decided = opened(), opened(reviewed)
+    decided.take(lea)
+    decided.finish(PAID, by=lea)
+    page = text_of(signed_in(lea).get("/desk/team/", {"queue": QUEUE}))
+    assert re.findall(r'name="items" value="(\d+)\.', page) == [str(waiting.pk)]
+
+
 def test_only_who_may_assign_ticks():
     bob = person("bob", "view", "take")
     (one,) = several("1")
