@@ -68,11 +68,15 @@ class ReadOnlyAdmin(AnyAdmin):
     ) -> HttpResponse:
         """An admin page, with header, breadcrumbs and messages. Raises PermissionDenied without view permission."""
         self.demand_view(request)
+        return self.rendered(request, template, title, {**(context or {}), **more})
+
+    def rendered(self, request: HttpRequest, template: str, title: str, context: Mapping[str, Any]) -> HttpResponse:
+        """The same for a page that has asked for other permissions than that to view this model."""
         request.current_app = self.admin_site.name  # as all views of the admin do
         site = self.admin_site.each_context(request)
         base = {**site, "title": title, "opts": self.opts, "media": self.media}
         base["frame"] = "admin/delayedq/fragment.html" if FRAGMENT in request.headers else "admin/base_site.html"
-        return TemplateResponse(request, f"admin/delayedq/{template}", {**base, **(context or {}), **more})
+        return TemplateResponse(request, f"admin/delayedq/{template}", {**base, **context})
 
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:  # noqa: ARG002
         """Django's own page shows names as they are, and no edit. What was done to an object is on its own page."""

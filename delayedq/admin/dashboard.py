@@ -16,24 +16,33 @@ from django.utils import timezone
 from django.utils.dateformat import format as formatted
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
-from delayedq.admin.base import ReadOnlyAdmin, cut, may
-from delayedq.admin.charts import Chart, Series, count
+from delayedq.admin.activity import activity_of
+from delayedq.admin.base import cut, may
+from delayedq.admin.charts import count
+from delayedq.admin.figures import (
+    AHEADS,
+    REFRESHED,
+    SPANS,
+    charts_of,
+    choices,
+    chosen_in,
+    due_now,
+    rate_of,
+    totals_of,
+)
 from delayedq.admin.finished import query_of
 from delayedq.admin.moments import when
+from delayedq.admin.task_page import TaskPages
 from delayedq.core.bounds import NAME_LENGTH, is_storable
 from delayedq.core.errors import class_of
 from delayedq.limits.admin import name_of
 from delayedq.limits.operator import terms_of
 from delayedq.models import Dashboard
-from delayedq.operations.browsing import Selection
-from delayedq.operations.counting import count_live
 from delayedq.operations.figures import (
     MINUTE,
     MOST_TICKS,
     Ahead,
-    Figures,
     Minute,
     Span,
     durations,
@@ -44,10 +53,10 @@ from delayedq.operations.figures import (
 from delayedq.operations.rules import Rule, Verb
 from delayedq.operations.verdict import verdict
 from delayedq.operations.wording import both, exact, grouped, seconds, visible
-from delayedq.sql.states import MessageState
+from delayedq.store import default_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
 
     from django.http import HttpRequest, HttpResponse
@@ -55,7 +64,6 @@ if TYPE_CHECKING:
     from django.utils.safestring import SafeString
 
     from delayedq.limits.operator import HeldBack
-    from delayedq.operations.counting import Count
     from delayedq.operations.figures import DurationFigures
     from delayedq.operations.rules import Finding, NextAction
     from delayedq.store.base import Store
@@ -113,7 +121,7 @@ def _duration_row(name: str, one: Durations, span: timedelta) -> DurationRow:
         f"{dashboard}?{urlencode({'span': 'hour', name: one.name})}",
         [
             (_("Ended"), count(one.ended)),
-            (_("Rate"), _rate(one.ended, span.total_seconds() / MINUTE_IN_SECONDS)),
+            (_("Rate"), rate_of(one.ended, span.total_seconds() / MINUTE_IN_SECONDS)),
             (_("Failed"), count(one.failed)),
             (_("Wait, p50"), seconds(one.wait_p50)),
             (_("Wait, p95"), seconds(one.wait_p95)),
@@ -347,41 +355,22 @@ _STEPS: dict[Verb, tuple[str, Callable[[NextAction], str]]] = {
 # Dashboard
 
 
-SPANS = {
-    Span.HOUR: gettext_lazy("Last hour"),
-    Span.DAY: gettext_lazy("Last day"),
-    Span.WEEK: gettext_lazy("Last week"),
-}
-
-#: Seconds after which the figures are read again while somebody looks at them.
-REFRESHED = {Span.HOUR: 15, Span.DAY: 60, Span.WEEK: 60}
-
-AHEADS = {Ahead.DAY: gettext_lazy("Next day"), Ahead.WEEK: gettext_lazy("Next week")}
-
-#: Rates below it are shown with a digit after the point.
-MOST_PRECISE = 100
-
-
-class SpanChoice(NamedTuple):
-    value: Span | Ahead
-    label: str
-
-    @property
-    def name(self) -> str:
-        return self.value.name
-
-
-def choices(labels: Mapping[Any, Any]) -> list[SpanChoice]:
-    return [SpanChoice(value, str(label)) for value, label in labels.items()]
+def now_of(request: HttpRequest) -> dict[str, Any]:
+    """What is wrong, and what goes on: for the first screen, and for the index of the app."""
+    store = default_store()
+    now = store.now()
+    return {"verdict": verdict_of(request, store, now), "activity": activity_of(request, store, now)}
 
 
 @admin.register(Dashboard)
-class DashboardAdmin(ReadOnlyAdmin):
+class DashboardAdmin(TaskPages):
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view
         return [
             path("forecast/", view(self.forecast_view), name="delayedq_dashboard_forecast"),
             path("durations/", view(self.durations_view), name="delayedq_dashboard_durations"),
+            path("find/", view(self.find_view), name="delayedq_dashboard_find"),
+            path("task/", view(self.task_view), name="delayedq_dashboard_task"),
             *super().get_urls(),
         ]
 
@@ -390,15 +379,14 @@ class DashboardAdmin(ReadOnlyAdmin):
         if request.GET.keys() & {"span", "kind", "queue"}:
             return self._figures(request)
         self.demand_view(request)
-        context = {"tab": "now", "refreshed": 5, "verdict": verdict_of(request, self.store, self.store.now())}
-        return self.page(request, "now.html", _("Dashboard"), context)
+        return self.page(request, "now.html", _("Dashboard"), {"tab": "now", "refreshed": 5, **now_of(request)})
 
     def _figures(self, request: HttpRequest) -> HttpResponse:
         self.demand_view(request)
-        span = _chosen(Span, request.GET.get("span"), Span.HOUR)
+        span = chosen_in(Span, request.GET.get("span"), Span.HOUR)
         now, only = self.store.now(), _only(request)
         found = figures(self.store, span, now, **only)
-        charts = _charts(found)
+        charts = charts_of(found)
         return self.page(
             request,
             "dashboard.html",
@@ -411,7 +399,7 @@ class DashboardAdmin(ReadOnlyAdmin):
             only=[visible(name) for name in only.values()],
             query=urlencode(only),
             refreshed=REFRESHED[span],
-            totals=[*_totals(found, now), (_("due now"), str(_backlog(self.store, now, only)), "")],
+            totals=[*totals_of(found, now), (_("due now"), str(due_now(self.store, now, only)), "")],
             one_in=round(found.one_in),
             failed_one_in=round(found.failed_one_in),
             charts=charts,
@@ -419,14 +407,14 @@ class DashboardAdmin(ReadOnlyAdmin):
         )
 
     def durations_view(self, request: HttpRequest) -> HttpResponse:
-        span = _chosen(Span, request.GET.get("span"), Span.HOUR)
+        span = chosen_in(Span, request.GET.get("span"), Span.HOUR)
         found = durations(self.store, span)
         context = {"one_in": round(found.one_in), "tables": tables(found), "tab": "durations"}
         chosen = {"choices": choices(SPANS), "choice_name": "span", "chosen": span}
         return self.page(request, "durations.html", _("Durations"), {**context, **chosen})
 
     def forecast_view(self, request: HttpRequest) -> HttpResponse:
-        ahead = _chosen(Ahead, request.GET.get("ahead"), Ahead.DAY)
+        ahead = chosen_in(Ahead, request.GET.get("ahead"), Ahead.DAY)
         now = self.store.now()
         found = forecast(self.store, ahead, now)
         stampeding = stampedes(found.minutes)
@@ -455,10 +443,6 @@ class DashboardAdmin(ReadOnlyAdmin):
         )
 
 
-def _chosen[E: (Span, Ahead)](choices: type[E], asked: str | None, default: E) -> E:
-    return next((choice for choice in choices if choice.name.lower() == asked), default)
-
-
 def _held_back(one: HeldBack, now: datetime) -> tuple[str, str, str, str]:
     """The name of a limit, its terms, how many wait for it, and when the last can start; "": it is paused."""
     until = "" if one.until is None else both(one.until, now)
@@ -471,51 +455,6 @@ def _only(request: HttpRequest) -> dict[str, str]:
     if not all(is_storable(name) and len(name) <= NAME_LENGTH for name in only.values()):
         raise Http404(_("There is no task or queue of this name."))
     return only
-
-
-def _backlog(store: Store, now: datetime, only: dict[str, str]) -> Count:
-    chosen = Selection(as_of=now, state=MessageState.DUE, queue=only.get("queue"), kind=only.get("kind"))
-    return count_live(store, chosen)
-
-
-def _totals(found: Figures, now: datetime) -> list[tuple[str, str, str]]:
-    """Label, value and rate of each."""
-    arrived, ended, failed = (
-        sum(getattr(bucket, name) for bucket in found.buckets) for name in ("arrived", "ended", "failed")
-    )
-    minutes = (now - found.buckets[0].start).total_seconds() / 60
-    worst = max((bucket.p95 for bucket in found.buckets if bucket.p95 is not None), default=None)
-    return [
-        (_("arrived"), count(arrived), _rate(arrived, minutes)),
-        (_("finished"), count(ended), _rate(ended, minutes)),
-        (_("of them failed"), count(failed), _rate(failed, minutes) if failed else ""),
-        (_("worst p95 of latency"), seconds(worst), ""),
-    ]
-
-
-def _rate(number: int, minutes: float) -> str:
-    """How many per minute, hour or day: in the shortest in which it is at least one."""
-    rate, words = number / max(minutes, 1), _("%(number)s per minute")
-    for longer, times in ((_("%(number)s per hour"), 60), (_("%(number)s per day"), 24)):
-        if 0 < rate < 1:
-            rate, words = rate * times, longer
-    return words % {"number": grouped(rate, digits=int(rate < MOST_PRECISE))}
-
-
-def _charts(found: Figures) -> list[Chart]:
-    def series(name: str, label: str, value: str, unit: str = "") -> Series:
-        return Series(name, label, [getattr(bucket, value) for bucket in found.buckets], unit)
-
-    times = [bucket.start for bucket in found.buckets]
-    both = [series("arrived", _("arrived"), "arrived"), series("finished", _("finished"), "ended")]
-    late = [series("p50", "p50", "p50", "s"), series("p95", "p95", "p95", "s")]
-    if any(bucket.limited_p95 is not None for bucket in found.buckets):
-        late.append(series("limited", _("p95 in channels"), "limited_p95", "s"))
-    return [
-        Chart("flow", _("Arrivals and finishes"), times, both),
-        Chart("failures", _("Failures"), times, [series("failed", _("failed"), "failed")], bars=True),
-        Chart("latency", _("Latency: how late messages started"), times, late),
-    ]
 
 
 def _local(minute: Minute) -> str:

@@ -333,7 +333,7 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
 
     def preview(self, action: Action, chosen: BulkChoice) -> Preview:
         found = preview_dead(self.store, self.which(chosen), action.does)
-        return found._replace(rows=_without_errors(rows(found.rows, self.store.now())))
+        return found._replace(rows=without_errors(rows(found.rows, self.store.now())))
 
 
 def _everything(key: str | None, count: Count | None) -> str:
@@ -348,7 +348,7 @@ def rows(messages: Iterable[FinishedMessage], now: datetime, *, payload: bool = 
     return [_row(message, now, payload=payload) for message in messages]
 
 
-def _without_errors(those: list[EndedRow]) -> list[EndedRow]:
+def without_errors(those: list[EndedRow]) -> list[EndedRow]:
     """Not everybody who may retry may see what errors say."""
     return [row._replace(error="") for row in those]
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
+from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
+
+from delayedq.store.protocol import BARE
 
 if TYPE_CHECKING:
     from django.utils.safestring import SafeString
@@ -83,7 +87,7 @@ def state_word(state: str) -> str:
 
 
 def task(path: str) -> SafeString:
-    """A task by its short name, with the end of its module; a line may break only at a dot or an underscore."""
+    """A link to a task by its short name, with the end of its module; it may break only at a dot or an underscore."""
     module, _dot, name = path.rpartition(".")
     return _task(path, name, shortened(module))
 
@@ -95,8 +99,17 @@ def full_task(path: str) -> SafeString:
 
 
 def _task(path: str, name: str, module: str) -> SafeString:
-    marked = '<span class="dq-task" title="{}"><b>{}</b> <span class="dq-module">{}</span></span>'
-    return format_html(marked, path, _breakable(name), _breakable(module))
+    inside = _breakable(name), _breakable(module)
+    if BARE in path:  # of a bare queue, which has no task
+        marked = '<span class="dq-task" title="{}"><b>{}</b> <span class="dq-module">{}</span></span>'
+        return format_html(marked, path, *inside)
+    marked = '<a class="dq-task" title="{}" href="{}"><b>{}</b> <span class="dq-module">{}</span></a>'
+    return format_html(marked, path, url_of_task(path), *inside)
+
+
+def url_of_task(path: str) -> str:
+    """The page of a task."""
+    return f"{reverse('admin:delayedq_dashboard_task')}?{urlencode({'name': path})}"
 
 
 def shortened(module: str) -> str:

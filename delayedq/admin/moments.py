@@ -44,6 +44,7 @@ def script_words() -> dict[str, Any]:
         "ahead": _("in %(span)s") % {"span": "%s"},
         "ago": _("%(span)s ago") % {"span": "%s"},
         "live": _("Live: refreshed every %(seconds)s s") % {"seconds": "%s"},
+        "added": _("Live: %(number)s new, marked") % {"number": "%s"},
         "held": _("Live: waits while messages are ticked"),
         "paused": _("Paused"),
         "failed": _("Not refreshed: the server does not answer"),
@@ -52,6 +53,9 @@ def script_words() -> dict[str, Any]:
         "resume": _("Resume"),
         "close": _("Close"),
         "open": _("Open as a page"),
+        # Translators: a switch; / and p are keys
+        "keys": _("Shortcuts: / p"),
+        "keys_do": _("/ goes to the search, p halts a live list. A click switches both off or on."),
         "ticked": _("%(number)s ticked") % {"number": "%s"},
     }
 

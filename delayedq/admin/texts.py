@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.utils.translation import gettext as _
 
 from delayedq.admin.base import cut
+from delayedq.admin.spans import spans_of
 from delayedq.masking import hidden, masking_of, shown
 from delayedq.operations.browsing import PAYLOAD_START
 from delayedq.operations.explain import explain
-from delayedq.operations.timeline import timeline
+from delayedq.operations.timeline import attempts_in, timeline
 from delayedq.operations.wording import grouped, span, visible
 from delayedq.steps.store import recorded_steps
 from delayedq.store.progress import read_progress
@@ -151,5 +152,6 @@ def about(store: Store, message: Message | FinishedMessage, now: datetime, *, pa
         "key": visible(message.key or ""),
         "queue": visible(message.queue),
         "answers": [answer._replace(text=visible(answer.text)) for answer in explain(message, now)],
+        "spans": spans_of(attempts_in(events), message.scheduled_at_initially),
         "events": [event._replace(detail=cut(event.detail), traceback=cut(event.traceback)) for event in events],
     }

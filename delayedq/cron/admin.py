@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,7 +25,7 @@ from delayedq.admin.base import may
 from delayedq.admin.choices import WithSuggestions
 from delayedq.admin.filters import ANY, ListFilter
 from delayedq.admin.lists import PER_PAGE, chips_of, paging, skipped_in
-from delayedq.admin.marks import STATES
+from delayedq.admin.marks import STATES, state_word
 from delayedq.admin.moments import when
 from delayedq.core.bounds import NAME_LENGTH
 from delayedq.cron.admin_form import ScheduleForm, field_of, is_editable
@@ -47,7 +48,7 @@ from delayedq.operations.wording import both, exact, grouped, span, visible
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from datetime import datetime, tzinfo
     from zoneinfo import ZoneInfo
 
@@ -78,6 +79,21 @@ class ScheduleRow(NamedTuple):
     last: dict[str, SafeString | str] | None
     following: SafeString | str
     state: str
+    bars: TickBars | None = None
+
+
+#: From one bar of a tick to the next, in units of the picture.
+STEP = 6
+
+#: How high a bar is, by the state of its tick; 5 for others.
+HEIGHT = {"succeeded": 16, "failed": 16, "running": 11, "due": 8, "retrying": 11}
+
+
+class TickBars(NamedTuple):
+    """Past ticks as bars, the latest last: place, top, height and state of each; and the same in words."""
+
+    bars: list[tuple[int, int, int, str]]
+    words: str
 
 
 class TickRow(NamedTuple):
@@ -111,7 +127,20 @@ def row_of(known: KnownSchedule, now: datetime) -> ScheduleRow:
         last={"at": when(known.last.nominal_at, now), "state": known.last.state} if known.last else None,
         following=when(known.following, now),
         state=known.state,
+        bars=bars_of(known.past) if known.past else None,
     )
+
+
+def bars_of(past: Sequence[LastTick]) -> TickBars:
+    """The newest come first in `past`."""
+    bars = []
+    for number, tick in enumerate(reversed(past)):
+        height = HEIGHT.get(tick.state, 5)
+        bars.append((number * STEP, max(HEIGHT.values()) - height, height, tick.state))
+    counted = Counter(tick.state for tick in past)
+    told = ", ".join(f"{state_word(state)} {grouped(number)}" for state, number in counted.most_common())
+    said = ngettext("The last tick: %(told)s", "The last %(number)s ticks: %(told)s", len(past))
+    return TickBars(bars, said % {"number": len(past), "told": told})
 
 
 def facts_of(known: KnownSchedule) -> Iterator[tuple[str, str]]:
@@ -223,7 +252,7 @@ class ScheduleAdmin(AskingAdmin):
         asked.fields["kind"].widget.names = sorted(registered)
         selection, found = asked.selection(), SchedulePage([], 0)
         if selection is not None:
-            found = page_of_schedules(self.store, self._settings(request), now, first, PER_PAGE, selection)
+            found = page_of_schedules(self.store, self._settings(request), now, first, PER_PAGE, selection, PAST)
         said = ngettext("%(number)s schedule", "%(number)s schedules", found.total)
         context = {
             "filter": asked,
@@ -266,13 +295,14 @@ class ScheduleAdmin(AskingAdmin):
 
     def schedule_view(self, request: HttpRequest) -> HttpResponse:
         known, now = self._named(request), self.store.now()
-        zone = zone_shown(known.definition)
+        zone, past = zone_shown(known.definition), last_ticks(self.store, known.name, now, PAST)
         context = {
             "row": row_of(known, now),
+            "bars": bars_of(past) if past else None,
             "disabled": known.disabled_at and both(known.disabled_at, now),
             "facts": [*facts_of(known)],
             "actions": [*self._actions(request, known)],
-            "past": [past_row(tick, zone) for tick in last_ticks(self.store, known.name, now, PAST)],
+            "past": [past_row(tick, zone) for tick in past],
             "tables": [*tick_tables(known.definition, now, is_active=known.state == "active")],
         }
         return self.page(request, "schedule.html", visible(known.name), context)

@@ -167,10 +167,15 @@ class KnownSchedule:
     name: str
     definition: Definition | None
     disabled_at: datetime | None
-    last: LastTick | None
+    #: Its past ticks, the newest first, as many as were asked for.
+    past: Sequence[LastTick]
     following: datetime | None
     in_database: bool = False
     problem: str = ""
+
+    @property
+    def last(self) -> LastTick | None:
+        return self.past[0] if self.past else None
 
     @property
     def state(self) -> str:
@@ -227,10 +232,11 @@ def page_of_schedules(
     first: int = 0,
     count: int = ALL,
     selection: ScheduleSelection = ScheduleSelection(),  # noqa: B008 - a constant
+    past: int = 1,
 ) -> SchedulePage:
     """Those of the settings in their order, then the others by name: `count` of them, from number `first` (0) on.
 
-    At most 7 statements, whatever there is.
+    past: of how many past ticks each tells. At most 7 statements, and more for more than about 1,000 past ticks.
     """
     names = selection.names(definitions, disabled_by_hand(store) if selection.is_disabled is not None else set())
     rows = CronSchedule.objects.using(store.alias).filter(owner=SETTINGS)
@@ -241,7 +247,7 @@ def page_of_schedules(
     if len(wanted) < count:
         start = max(0, first - len(names))
         wanted += others[start : start + count - len(wanted)]
-    return SchedulePage(_known(store, wanted, definitions, now), len(names) + others.count())
+    return SchedulePage(_known(store, wanted, definitions, now, past), len(names) + others.count())
 
 
 def all_schedules(store: Store, definitions: Mapping[str, Definition], now: datetime) -> Iterator[KnownSchedule]:
@@ -264,14 +270,14 @@ def named_schedule(
 
 
 def _known(
-    store: Store, rows: Sequence[CronSchedule], definitions: Mapping[str, Definition], now: datetime
+    store: Store, rows: Sequence[CronSchedule], definitions: Mapping[str, Definition], now: datetime, past: int = 1
 ) -> list[KnownSchedule]:
-    last = latest_ticks(store, [row.pk for row in rows if row.pk is not None], now)
-    return [_one(row, definitions, last.get(row.pk), now) for row in rows]
+    ticks = latest_ticks(store, [row.pk for row in rows if row.pk is not None], now, past)
+    return [_one(row, definitions, ticks.get(row.pk, []), now) for row in rows]
 
 
 def _one(
-    row: CronSchedule, definitions: Mapping[str, Definition], last: LastTick | None, now: datetime
+    row: CronSchedule, definitions: Mapping[str, Definition], past: Sequence[LastTick], now: datetime
 ) -> KnownSchedule:
     definition, problem = definitions.get(row.name), ""
     if row.definition is not None:
@@ -283,7 +289,7 @@ def _one(
         name=row.name,
         definition=definition,
         disabled_at=row.disabled_at,
-        last=last,
+        past=past,
         following=_following(row, definition, now),
         in_database=row.definition is not None,
         problem=problem,

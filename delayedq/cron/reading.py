@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from django.db.models import OuterRef, Subquery
+from django.db.models import OuterRef, Q, Subquery
 
 from delayedq.cron.beat import SETTINGS
 from delayedq.models import CronSchedule, CronTick, FinishedMessage, Message
@@ -25,14 +25,22 @@ class LastTick(NamedTuple):
     is_live: bool = False
 
 
-def latest_ticks(store: Store, schedules: Sequence[int], now: datetime) -> dict[int, LastTick]:
-    """The newest past tick of each of these schedules that has one, by the schedule's id; 4 statements."""
+def latest_ticks(store: Store, schedules: Sequence[int], now: datetime, count: int = 1) -> dict[int, list[LastTick]]:
+    """The newest `count` past ticks of each of these schedules that has some, the newest first, by the schedule's id.
+
+    4 statements, and more for more than about 1,000 ticks.
+    """
     past = CronTick.objects.using(store.alias).filter(schedule=OuterRef("pk"), nominal_at__lte=now)
-    newest = Subquery(past.order_by("-nominal_at").values("pk")[:1])
-    rows = CronSchedule.objects.using(store.alias).filter(id__in=schedules).annotate(newest=newest)
-    ticks = CronTick.objects.using(store.alias).in_bulk([pk for pk in rows.values_list("newest", flat=True) if pk])
-    told = _told(store, list(ticks.values()), now)
-    return {tick.schedule_id: last for tick, last in zip(ticks.values(), told, strict=True)}
+    first = Subquery(past.order_by("-nominal_at").values("nominal_at")[count - 1 : count])
+    rows = CronSchedule.objects.using(store.alias).filter(id__in=schedules).annotate(first=first)
+    chosen = Q(pk=None)
+    for schedule, since in rows.values_list("pk", "first"):
+        chosen |= Q(schedule=schedule, nominal_at__lte=now, **({"nominal_at__gte": since} if since else {}))
+    ticks = list(CronTick.objects.using(store.alias).filter(chosen).order_by("-nominal_at"))
+    found: dict[int, list[LastTick]] = {}
+    for tick, told in zip(ticks, _told(store, ticks, now), strict=True):
+        found.setdefault(tick.schedule_id, []).append(told)
+    return found
 
 
 def last_ticks(store: Store, name: str, now: datetime, count: int) -> list[LastTick]:

@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from delayedq.core.serialization import load_call
 from delayedq.desk.ends import deadline_of
@@ -21,12 +22,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
-    from delayedq.desk.models import Item
+    from delayedq.desk.models import Item, ItemChange
 
 logger = logging.getLogger("delayedq")
 
 #: A list shows at most this many characters of the arguments, and a page of a value.
 PREVIEW_LENGTH, VALUE_LENGTH = 120, 10_000
+
+#: The history of an item shows so many lines.
+HISTORY = 100
+
+#: What was done, by its verb.
+DONE = {
+    "assign": gettext_lazy("%(by)s assigned it to %(holder)s"),
+    "unassign": gettext_lazy("%(by)s gave it back"),
+    "postpone": gettext_lazy("%(by)s postponed it"),
+    "finish": gettext_lazy("%(by)s decided it"),
+    "approve": gettext_lazy("%(by)s approved the decision"),
+    "send_back": gettext_lazy("%(by)s sent it back"),
+    "withdraw": gettext_lazy("closed: its message has ended"),
+    "replace": gettext_lazy("opened anew: its message was changed"),
+}
 
 
 class ItemRow(NamedTuple):
@@ -70,6 +86,29 @@ def rows_of(items: Iterable[Item], now: datetime) -> list[ItemRow]:
         )
         for item in found
     ]
+
+
+class ItemStep(NamedTuple):
+    """A line of the history of an item. `what`: a sentence; `until` and `why`: of a postponement, or a rejection."""
+
+    at: datetime
+    what: str
+    until: datetime | None
+    why: str
+
+
+def history_of(item: Item) -> list[ItemStep]:
+    """What was done with it, the oldest first: the latest HISTORY lines."""
+    rows = list(item.changes.select_related("by", "holder").order_by("-at", "-id")[:HISTORY])
+    return [ItemStep(row.at, _sentence(row), row.until, text_of(row.why)) for row in reversed(rows)]
+
+
+def _sentence(change: ItemChange) -> str:
+    somebody = _("code") if change.is_by_code else _("somebody who was deleted")
+    given = {"by": change.by or somebody, "holder": change.holder or _("somebody who was deleted")}
+    if change.verb == "assign" and change.by is not None and change.by == change.holder:
+        return _("%(by)s took it") % given
+    return str(DONE.get(change.verb, change.verb)) % given
 
 
 def name_of(item: Item) -> str:

@@ -8,7 +8,7 @@ from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
 
-from delayedq.core.bounds import is_storable
+from delayedq.core.bounds import KEY_LENGTH, is_storable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +32,12 @@ def asked_queue(given: QueryDict) -> str:
     """The queue that a request names; an empty text for none, and for a name that no database stores."""
     queue = given.get("queue", "")
     return queue if is_storable(queue) else ""
+
+
+def asked_text(given: QueryDict) -> str:
+    """What a request searches for; an empty text for nothing, and for what no key can have."""
+    text = given.get("q", "").strip()
+    return text if len(text) <= KEY_LENGTH and is_storable(text) else ""
 
 
 def link(request: HttpRequest, name: str, *args: Any) -> str:

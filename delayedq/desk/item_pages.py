@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -27,7 +29,7 @@ from django.views.decorators.http import require_POST, require_safe
 from delayedq.core.serialization import loads
 from delayedq.desk import assignment, automation_page, ends, rules
 from delayedq.desk import figures as counted
-from delayedq.desk.display import call_of, name_of, state_at, text_of
+from delayedq.desk.display import call_of, history_of, name_of, state_at, text_of
 from delayedq.desk.errors import DeskError, InvalidDecision
 from delayedq.desk.frames import asked_queue, framed, go, link
 from delayedq.desk.models import Comment, DeskQueue
@@ -160,6 +162,9 @@ class CommentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django does not
 #: How many items one button deals.
 DEALT_AT_ONCE = 50
 
+#: So many that were ticked are assigned at once: a page has no more. What a tick says: an item, and its assignment.
+TICKED_AT_ONCE, TICKED = 50, re.compile(r"[0-9]{1,18}\.[0-9]{1,9}")
+
 #: Verbs that ask nothing.
 PLAIN = {"take", "unassign", "approve", "renew"}
 
@@ -186,6 +191,38 @@ def deal(request: HttpRequest, site: Any = None) -> HttpResponse:  # noqa: ARG00
     else:
         text = ngettext("%(count)s item was assigned.", "%(count)s items were assigned.", count)
         messages.success(request, text % {"count": count})
+    return _to_team(request, queue)
+
+
+@require_POST
+def assign_ticked(request: HttpRequest, site: Any = None) -> HttpResponse:  # noqa: ARG001
+    """Assign the items of a queue that were ticked, each as the page has shown it, to one person."""
+    queue = asked_queue(request.POST)
+    if not all(rules.may(request.user, verb, queue) for verb in ("view", "assign")):
+        raise Http404
+    form = AssignForm(request.POST, queue=queue)
+    seen = dict(part.split(".", 1) for part in request.POST.getlist("items") if TICKED.fullmatch(part))
+    if not form.is_valid() or not seen:
+        messages.error(request, _("Tick items, and choose to whom they are assigned."))
+        return _to_team(request, queue)
+    user, count, refused = form.cleaned_data["user"], 0, Counter[str]()
+    for item in rules.visible(request.user).filter(queue=queue, pk__in=list(seen)[:TICKED_AT_ONCE]).in_order():
+        item.assignment = int(seen[str(item.pk)])
+        try:
+            item.assign(user, by=request.user)
+        except DeskError as error:
+            refused[str(error)] += 1
+        else:
+            count += 1
+    if count:
+        text = ngettext("%(count)s item was assigned to %(user)s.", "%(count)s items were assigned to %(user)s.", count)
+        messages.success(request, text % {"count": count, "user": user})
+    for reason, number in refused.items():
+        messages.error(request, _("Not assigned: %(number)s. %(why)s") % {"number": number, "why": reason})
+    return _to_team(request, queue)
+
+
+def _to_team(request: HttpRequest, queue: str) -> HttpResponse:
     return HttpResponseRedirect(f"{link(request, 'team')}?{urlencode({'queue': queue})}")
 
 
@@ -356,6 +393,7 @@ def _page(request: HttpRequest, site: Any, item: Item, status: int = 200, **give
         "arguments": select_template([f"delayedq/desk/arguments/{item.kind}.html", "delayedq/desk/_arguments.html"]),
         "decision": _shown(item),
         "earlier": [(one, _shown(one)) for one in counted.earlier(item, rules.visible(request.user))],
+        "history": history_of(item),
         "comments": item.comments.select_related("by").order_by("at"),
         "may": may,
         "forms": forms,

@@ -330,6 +330,25 @@ class Comment(models.Model):
         return self.text[:80]
 
 
+class ItemChange(models.Model):
+    """What was done with an item: by whom, when, and who held it then. It is deleted with the item."""
+
+    item = models.ForeignKey(Item, models.CASCADE, related_name="changes")
+    at = models.DateTimeField()
+    verb = models.CharField(max_length=10, help_text="As `item_changed` says it.")
+    by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    is_by_code = models.BooleanField(default=False, help_text="No user did it, also none who was deleted since.")
+    holder = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    until = models.DateTimeField(null=True, help_text="Of a postponement.")
+    why = models.TextField(blank=True, default="")
+
+    class Meta:
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.at:%Y-%m-%d %H:%M:%S%z}"
+
+
 def known_to(user: Any, using: str | None = None) -> models.QuerySet[Skill]:
     """What the user knows at this moment."""
     return Skill.objects.using(using).filter(user=user).filter(Q(until=None) | Q(until__gt=Now()))

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TICK = timedelta(microseconds=1)
+#: How many open items of a queue are searched for a part of a key.
+SEARCHED = 1_000
 #: How many items of a queue and state are looked at that have run out: the rounds of workers let them wait again.
 LAPSED = 200
 
@@ -141,6 +143,32 @@ def has_unassigned(items: Any, queue: str) -> bool:
     """Whether somebody may take an item of the queue. In the order of an index: else a planner may read the table."""
     rows = items.filter(queue=queue, state=State.WAITING).values_list("pk", flat=True)
     return rows.order_by("skill", *ORDER).first() is not None or bool(_lapsed(items, queue))
+
+
+def found(items: Any, queues: list[str], text: str, size: int) -> ItemPage:
+    """Those of these items of the queues whose message has this number, or whose key is `text`, open or not; and of the
+    first SEARCHED open ones of each queue those whose key has it. They are not continued.
+    """
+    keys = set(_of_number(items, text.removeprefix("#"))) | set(_of_key(items, text))
+    for queue in queues:
+        rows = items.open().filter(queue=queue).in_order().values_list("pk", "key")[:SEARCHED]
+        keys |= {pk for pk, key in rows if key and text.casefold() in key.casefold()}
+    rows = items.filter(pk__in=sorted(keys)[: 10 * size], queue__in=queues)
+    return ItemPage(sorted(rows, key=lambda item: (not item.is_open, *place(item)))[:size], None)
+
+
+def _of_number(items: Any, text: str) -> Iterator[int]:
+    if text.isascii() and text.isdigit() and len(text) < len(str(2**63)):
+        yield from items.filter(message_id=int(text)).values_list("pk", flat=True)
+
+
+def _of_key(items: Any, text: str) -> Iterator[int]:
+    """By the index of tasks and keys, of the tasks that have items: a look into the index for each."""
+    kinds = items.order_by("kind").values_list("kind", flat=True)
+    kind = kinds.first()
+    while kind is not None:
+        yield from items.filter(kind=kind, key=text).order_by().values_list("pk", flat=True)[:SEARCHED]
+        kind = kinds.filter(kind__gt=kind).first()
 
 
 def _lapsed(items: Any, queue: str) -> list[Item]:

@@ -15,7 +15,7 @@ from django.db.models import Exists, F, OuterRef, Q
 from delayedq.conf import get_settings
 from delayedq.desk import signals
 from delayedq.desk.agreement import WINDOW
-from delayedq.desk.models import ENDING, Item, State
+from delayedq.desk.models import ENDING, Item, ItemChange, State
 from delayedq.desk.open_items import ended, queues_of
 from delayedq.models import Message
 from delayedq.store.sweeps import PAGE, Swept
@@ -123,6 +123,9 @@ def withdraw(store: Store, ids: Iterable[int]) -> list[Item]:
             assignment=F("assignment") + 1,
         )  # fmt: skip
         closed = list(rows.filter(state=State.WITHDRAWN, closed_at=now).order_by("pk")) if changed else []
+        ItemChange.objects.using(store.alias).bulk_create(
+            ItemChange(item=item, at=now, verb="withdraw", is_by_code=True) for item in closed
+        )
         for item in closed:
             signals.tell(signals.item_changed, item, verb="withdraw", by=None)
     return closed

@@ -25,6 +25,7 @@ def pages(site: Any = None) -> list[URLPattern]:
         "next": ("next/", item_pages.take_next),
         "team": ("team/", views.team),
         "deal": ("team/deal/", item_pages.deal),
+        "assign": ("team/assign/", item_pages.assign_ticked),
         "review": ("review/", views.review),
         "figures": ("figures/", views.figures),
         "automation": ("automation/", views.automation),

@@ -21,7 +21,7 @@ from delayedq.core.serialization import dumps
 from delayedq.desk import ends, rules, signals
 from delayedq.desk.agreement import drawn
 from delayedq.desk.errors import InvalidDecision, InvalidPostponement, NotAllowed, NotOpen, Replaced, Taken
-from delayedq.desk.models import HELD, Comment, Item, State
+from delayedq.desk.models import HELD, Comment, Item, ItemChange, State
 from delayedq.exceptions import NotStorable, UnknownTask
 from delayedq.store import store_for
 from delayedq.store.progress import read_progress, write_progress
@@ -178,8 +178,11 @@ def _changed(given: Item, verb: str, by: Any) -> Iterator[tuple[Item, datetime]]
     try:
         with _locked(given, by) as (item, now):
             try:
+                hands = item.assignment
                 yield item, now
                 item.save(using=item._state.db)  # noqa: SLF001 - Django's documented API
+                if item.assignment != hands:
+                    _note(item, verb, by, now)
                 if verb in ends.RECORDED:
                     ends.record(item, verb, by)
                 if verb in ends.DECIDING:
@@ -191,6 +194,20 @@ def _changed(given: Item, verb: str, by: Any) -> Iterator[tuple[Item, datetime]]
         ends.bring_forward(given)
         raise
     given.__dict__.update(item.__dict__)
+
+
+def _note(item: Item, verb: str, by: Any, now: datetime) -> None:
+    """Write it into the history of the item."""
+    ItemChange.objects.using(item._state.db).create(  # noqa: SLF001 - Django's documented API
+        item=item,
+        at=now,
+        verb=verb,
+        by=by,
+        is_by_code=by is None,
+        holder=item.holder,
+        until=item.until if verb == "postpone" else None,
+        why=item.why if verb in {"postpone", "send_back"} else "",
+    )
 
 
 @contextmanager

@@ -14,8 +14,8 @@ from django.views.decorators.http import require_safe
 from delayedq.desk import automation_page, open_items, rules
 from delayedq.desk import figures as counted
 from delayedq.desk.display import rows_of
-from delayedq.desk.frames import asked_queue, framed
-from delayedq.desk.item_pages import DEALT_AT_ONCE
+from delayedq.desk.frames import asked_queue, asked_text, framed
+from delayedq.desk.item_pages import DEALT_AT_ONCE, AssignForm
 from delayedq.desk.models import HELD, State
 from delayedq.operations.counting import Count, bounded_rows
 from delayedq.store import store_for
@@ -48,11 +48,12 @@ def mine(request: HttpRequest, site: Any = None) -> HttpResponse:
     user: Any = request.user
     items: Any = rules.visible(user)
     now = store_for(items.db).now()
-    held = items.assigned(user).in_order().select_related("holder")
+    held = open_items.page(items.assigned(user).select_related("holder"), request.GET.get("after", ""), SHOWN)
     context = {
         "title": _("My desk"),
         "now": now,
-        "held": rows_of(held[:SHOWN], now),
+        "held": rows_of(held.rows, now),
+        "after": held.after,
         "to_review": _to_review(user, items) if user.has_perm("delayedq_desk.review_item") else None,
         "queues": _waiting(user, items),
     }
@@ -89,8 +90,9 @@ def team(request: HttpRequest, site: Any = None) -> HttpResponse:
     queue, only = asked_queue(request.GET), request.GET.get("only", "")
     queues = {name: bounded_rows(_open(items, name), COUNTED) for name in open_items.queues_of(items.open())}
     chosen = items.select_related("holder")
-    names, after = [queue] if queue else list(queues), request.GET.get("after", "")
-    page = _of_team(chosen, only, names, after)
+    names, after, text = [queue] if queue else list(queues), request.GET.get("after", ""), asked_text(request.GET)
+    page = open_items.found(chosen, names, text, SHOWN) if text else _of_team(chosen, only, names, after)
+    may_deal = bool(queue) and all(rules.may(request.user, verb, queue) for verb in ("view", "assign"))
     context = {
         "title": _("Team desk"),
         "now": now,
@@ -99,7 +101,10 @@ def team(request: HttpRequest, site: Any = None) -> HttpResponse:
         "queue": queue,
         "only": only,
         "queues": queues,
-        "may_deal": bool(queue) and all(rules.may(request.user, verb, queue) for verb in ("view", "assign")),
+        "text": text,
+        "searched": open_items.SEARCHED,
+        "may_deal": may_deal,
+        "to_whom": AssignForm(queue=queue) if may_deal and page.rows else None,
         "dealt_at_once": DEALT_AT_ONCE,
         "filters": {
             "": _("all"),

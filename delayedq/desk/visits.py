@@ -18,7 +18,7 @@ from delayedq.desk import ends, rules, signals
 from delayedq.desk.agreement import WINDOW, Agreement, drawn
 from delayedq.desk.ends import deadline_of, next_visit
 from delayedq.desk.errors import InvalidDecision
-from delayedq.desk.models import UNOPENED, Automation, DeskQueue, Item, State
+from delayedq.desk.models import UNOPENED, Automation, DeskQueue, Item, ItemChange, State
 from delayedq.desk.options import Mode, NeedsPerson, Proposal
 from delayedq.exceptions import Retry, Snooze, Steering, TaskCancelled
 from delayedq.masking import error_text
@@ -112,6 +112,7 @@ def _opened(
         _lay_out(item, desk, mode, now)
         item.save(using=alias)
         if item.replaced_at is not None:
+            ItemChange.objects.using(alias).create(item=item, at=now, verb="replace", is_by_code=True)
             signals.tell(signals.item_changed, item, verb="replace", by=None)
         if item.is_automated:
             ends.record(item, "automate", None)

@@ -74,12 +74,13 @@ class TimeBucket(NamedTuple):
 class Figures:
     """`one_in`: N if one of N messages was read and the counts are estimates; 1.0 if they are exact.
 
-    `failed_one_in`: the same for failed messages.
+    `failed_one_in`: the same for failed messages. `ended`: the sample of ended messages that was read.
     """
 
     buckets: list[TimeBucket]
     one_in: float
     failed_one_in: float
+    ended: Sample
 
 
 def figures(store: Store, span: Span, now: datetime | None = None, **only: str) -> Figures:
@@ -100,7 +101,7 @@ def figures(store: Store, span: Span, now: datetime | None = None, **only: str) 
         _bucket(grid, number, arrived[number], failed[number], found.get(number), part)
         for number in range(span.value[0])
     ]
-    return Figures(buckets, one_in, failed_one_in)
+    return Figures(buckets, one_in, failed_one_in, part)
 
 
 def _arrived(alias: str, grid: Grid, ended_part: Sample, only: dict[str, str]) -> tuple[Counter[int], float]:
@@ -201,6 +202,12 @@ def durations(store: Store, span: Span, now: datetime | None = None) -> Duration
     )
     queues = stored.durations(part, MOST, by_queue=True)
     return DurationFigures(_scaled(tasks, part), _scaled(queues, part), part.scale, (now or store.now()) - grid.start)
+
+
+def durations_of(store: Store, kind: str, ended: Sample) -> Durations | None:
+    """The waits and runs of one task in a sample of ended messages; None if it has none of them. One statement."""
+    found = operator_store(store.alias).figures.of(kind=kind).durations(ended, 1, by_queue=False)
+    return _scaled(found, ended)[0] if found else None
 
 
 def _scaled(found: Sequence[Durations], part: Sample) -> list[Durations]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.utils import timezone
@@ -18,7 +18,7 @@ from delayedq.sql import waits
 from delayedq.store.lineage import made_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from delayedq.store.base import Store
 
@@ -66,6 +66,19 @@ def _id(message: Message | FinishedMessage, name: str) -> int | None:
 # Timeline
 
 
+#: An attempt that is said to have run for more seconds is not believed: ten years.
+LONGEST = 10 * 365 * 86_400
+
+
+class Attempt(NamedTuple):
+    """`state`: failed, running or lost, or how the message ended with it. `end`: the present moment while it runs."""
+
+    number: int
+    start: datetime
+    end: datetime
+    state: str
+
+
 class Event(NamedTuple):
     at: datetime
     what: str
@@ -77,6 +90,8 @@ class Event(NamedTuple):
     #: The id of another message, which `detail` names.
     message: int | None = None
     is_failure: bool = False
+    #: Where the event is the end of an attempt, or what is known of one that runs.
+    attempt: Attempt | None = None
 
 
 def timeline(store: Store, message: Message | FinishedMessage, now: datetime, *, payload: bool = True) -> list[Event]:
@@ -103,14 +118,22 @@ def _live(store: Store, message: Message, now: datetime) -> Iterator[Event]:
         runs, is_lost = _("attempt %(number)s runs"), message.leased_until <= now
         until = _("on %(worker)s, leased until then") if is_lost else _("on %(worker)s; its lease ends unless renewed")
         words, detail = lost if is_lost else runs, until % {"worker": message.leased_by}
-        yield Event(message.leased_until, words % {"number": message.attempt}, detail, is_failure=is_lost)
+        attempt = None
+        if message.claimed_at is not None and message.attempt:
+            until_now = message.leased_until if is_lost else now
+            attempt = Attempt(message.attempt, message.claimed_at, until_now, "lost" if is_lost else "running")
+        said = words % {"number": message.attempt}
+        yield Event(message.leased_until, said, detail, is_failure=is_lost, attempt=attempt)
 
 
 def _ended(message: FinishedMessage) -> Iterator[Event]:
     yield Event(message.scheduled_at, pgettext("state", "due"))
     if message.started_at is not None:
         yield _started(message.started_at, message.attempts, message.worker, message.scheduled_at)
-    yield Event(message.finished_at, pgettext("state", message.outcome), ran_for(message))
+    attempt = None
+    if message.started_at is not None:
+        attempt = Attempt(message.attempts, message.started_at, message.finished_at, message.outcome)
+    yield Event(message.finished_at, pgettext("state", message.outcome), ran_for(message), attempt=attempt)
 
 
 def _started(at: datetime, attempt: int, worker: str | None, due: datetime) -> Event:
@@ -166,7 +189,29 @@ def _attempts(errors: str | None) -> Iterator[Event]:
             f"{where}: {record.get('exception')}: {record.get('message')}",
             str(record.get("traceback") or ""),
             is_failure=True,
+            attempt=_failed(record, at),
         )
+
+
+def _failed(record: dict[str, Any], at: datetime) -> Attempt | None:
+    """None: its record does not say when it began, or which it was."""
+    number, ran = record.get("attempt"), record.get("seconds")
+    if not isinstance(number, int) or not isinstance(ran, int | float) or not 0 <= ran <= LONGEST:
+        return None
+    return Attempt(number, at - timedelta(seconds=ran), at, "failed")
+
+
+def attempts_in(events: Iterable[Event]) -> list[Attempt]:
+    """The attempts in a timeline, in the order of their starts.
+
+    Of the last one of a dead letter, the end is told twice: by its record, and by the end of the message.
+    """
+    found: list[Attempt] = []
+    for one in sorted((event.attempt for event in events if event.attempt), key=lambda one: (one.number, one.start)):
+        is_same = found and found[-1].number == one.number and one.start <= found[-1].end
+        if not is_same:
+            found.append(one)
+    return sorted(found, key=lambda one: one.start)
 
 
 def _edits(store: Store, message: Message | FinishedMessage, *, payload: bool) -> Iterator[Event]:

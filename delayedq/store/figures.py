@@ -48,7 +48,7 @@ _DURATIONS = """
 WITH ended AS (
     SELECT {group} AS name, outcome, {{latency}} AS wait, {{run}} AS run
     FROM {{ended_then}}
-    WHERE outcome <> 'superseded'
+    WHERE outcome <> 'superseded' {{only}}
 ),
 ranked AS (
     SELECT name, outcome, wait, run, count(run) OVER (PARTITION BY name) AS ran,
@@ -177,7 +177,7 @@ class FiguresStore:
         self._only = only or {}
 
     def of(self, **only: str) -> Self:
-        """Those of one task (`kind`), one `queue`, or both; but `dead`, `durations` and what falls due are of all."""
+        """Those of one task (`kind`), one `queue`, or both; but `dead` and what falls due are of all."""
         return type(self)(self._database, only)
 
     def ended(self, grid: Grid, times: Sample) -> list[EndedCount]:

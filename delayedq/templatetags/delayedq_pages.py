@@ -35,6 +35,21 @@ def when_(context: dict[str, Any], moment: datetime | None) -> SafeString | str:
     return when(moment, context.get("now") or timezone.now())
 
 
+@register.simple_tag(takes_context=True)
+def what_goes_on(context: dict[str, Any]) -> dict[str, Any]:
+    """What the index of the app shows besides its links: the search box, and the first screen of the dashboard, each to
+    those who may see it.
+    """
+    from delayedq.admin.base import may
+    from delayedq.admin.dashboard import now_of
+    from delayedq.admin.find import things_of
+
+    request = context["request"]
+    if not things_of(request):
+        return {}
+    return {"can_find": True, **(now_of(request) if may(request, "view_dashboard") else {})}
+
+
 @register.simple_tag
 def language_of_texts() -> dict[str, str] | None:
     """The `lang` and `dir` of our texts if they are not in the language of the page, as there is no translation."""

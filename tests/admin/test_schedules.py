@@ -8,8 +8,8 @@ import pytest
 from django.contrib.admin.models import LogEntry
 
 from delayedq import schedules
-from delayedq.models import CronSchedule, Edit, Message
-from tests.admin.given import said, text_of, undo
+from delayedq.models import CronSchedule, CronTick, Edit, Message
+from tests.admin.given import dead, said, text_of, undo
 from tests.cron.given import beat_at, claim_due
 from tests.store.given import fail, settle
 
@@ -344,3 +344,23 @@ def test_the_list_is_paged_with_a_bounded_number_of_statements(
         with django_assert_max_num_queries(12, connection=connection):
             names += [row.name for row in operator.get(f"{SCHEDULES}?after={50 * page}").context["rows"]]
     assert names == ["report", "sweep", *(f"user {number:03}" for number in range(120))]
+
+
+def test_the_list_shows_how_the_last_twenty_ticks_of_each_schedule_ended(now, store, operator):
+    schedules.create("often", "tests.app.tasks.mark", every=timedelta(days=1), args=["x"])
+    schedules.create("rarely", "tests.app.tasks.mark", every=timedelta(days=1), args=["x"])
+    rows = {row.name: row for row in CronSchedule.objects.filter(name__in=["often", "rarely"])}
+    CronTick.objects.filter(schedule__in=rows.values()).delete()
+    ended = dead(store, "failed")
+    for number in range(30):
+        CronTick.objects.create(
+            schedule=rows["often"],
+            nominal_at=store.now() - timedelta(hours=number + 1),
+            message_id=ended if number == 0 else None,
+        )
+    CronTick.objects.create(schedule=rows["rarely"], nominal_at=store.now() - timedelta(hours=1))
+    CronTick.objects.create(schedule=rows["rarely"], nominal_at=store.now() + timedelta(hours=1))
+    bars = {row.name: row.bars for row in operator.get(SCHEDULES).context["rows"]}
+    assert [state for *_, state in bars["often"].bars] == ["unknown"] * 19 + ["failed"]
+    assert [state for *_, state in bars["rarely"].bars] == ["unknown"]
+    assert bars["often"].words == "The last 20 ticks: unknown 19, failed 1"

@@ -9,7 +9,7 @@ import pytest
 from django.utils import translation
 
 from delayedq import limits, schedules
-from delayedq.admin.dashboard import _rate
+from delayedq.admin.figures import rate_of
 from delayedq.core.errors import fingerprint
 from delayedq.cron.operator import describe, named_schedule
 from delayedq.limits.operator import why_limited
@@ -37,7 +37,7 @@ def test_a_short_time_has_a_unit_that_can_be_read(store, number, text):
     (0, 60, "0.0 per minute"), (600_000, 60, "10,000 per minute"),
 ])  # fmt: skip
 def test_a_rate_is_told_in_a_time_in_which_something_happens(store, number, minutes, text):
-    assert _rate(number, minutes) == text
+    assert rate_of(number, minutes) == text
 
 
 def test_a_confirmation_names_an_error_by_its_class_and_a_time_with_its_zone(operator, store):

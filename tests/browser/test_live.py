@@ -32,6 +32,40 @@ def test_a_list_shows_what_came_after_it_was_opened(store, messages):
     assert "2 messages" in messages.text()
 
 
+def test_new_rows_are_marked_until_the_next_refresh(store, messages):
+    page = messages.page
+    offer(store, "second")
+    pass_seconds(page, 6)
+    page.locator("tr.dq-new", has_text="second").wait_for()
+    page.get_by_text("Live: 1 new, marked").wait_for()
+    assert page.locator("tr.dq-new").count() == 1
+    pass_seconds(page, 6)
+    page.locator("tr.dq-new").wait_for(state="detached")
+
+
+def test_keys_search_and_pause_but_not_while_something_is_typed(messages):
+    page = messages.page
+    page.keyboard.press("p")
+    page.get_by_role("button", name="Resume").wait_for()
+    page.keyboard.press("/")
+    box = page.get_by_label("Id, key, task, schedule or flow")
+    page.keyboard.type("p/first")
+    assert box.input_value() == "p/first"
+    page.get_by_role("button", name="Resume").wait_for()
+    box.fill("first")
+    page.keyboard.press("Enter")
+    page.get_by_text("Why is it not running?").wait_for()
+
+
+def test_keys_can_be_switched_off(messages):
+    page = messages.page
+    switch = page.get_by_role("button", name="Shortcuts: / p")
+    switch.click()
+    assert switch.get_attribute("aria-pressed") == "false"
+    page.keyboard.press("p")
+    assert page.get_by_role("button", name="Resume").count() == 0
+
+
 def test_a_list_that_is_paused_or_has_ticks_does_not_change(store, messages):
     asked = []
     messages.page.on("request", lambda request: asked.append(request.url))

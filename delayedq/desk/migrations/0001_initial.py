@@ -9,7 +9,7 @@ import delayedq.desk.models
 
 # Texts compare exactly, and may have any character, whatever the database's own collation is: as in `delayedq`.
 COLLATION = "ALTER TABLE delayedq_desk_{} CONVERT TO CHARACTER SET utf8mb4 COLLATE {}"
-TABLES_WITH_NAMES = ("item", "deskqueue", "automation", "skill", "comment")
+TABLES_WITH_NAMES = ("item", "deskqueue", "automation", "skill", "comment", "itemchange")
 
 
 def set_collation(apps: Any, schema_editor: Any) -> None:
@@ -130,6 +130,23 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'skill',
                 'verbose_name_plural': 'skills',
+            },
+        ),
+        migrations.CreateModel(
+            name='ItemChange',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('at', models.DateTimeField()),
+                ('verb', models.CharField(help_text='As `item_changed` says it.', max_length=10)),
+                ('is_by_code', models.BooleanField(default=False, help_text='No user did it, also none who was deleted since.')),
+                ('until', models.DateTimeField(help_text='Of a postponement.', null=True)),
+                ('why', models.TextField(blank=True, default='')),
+                ('by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('holder', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('item', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='changes', to='delayedq_desk.item')),
+            ],
+            options={
+                'default_permissions': (),
             },
         ),
         migrations.AddIndex(

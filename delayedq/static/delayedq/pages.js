@@ -106,15 +106,59 @@
         if (answer.ok) replace(new DOMParser().parseFromString(await answer.text(), "text/html"));
     });
 
+    // Keys: a letter goes nowhere while something is typed, and whoever speaks to their browser can switch them off.
+
+    const keys = {}, hasKeys = () => localStorage.getItem("dq-keys") !== "off";
+    document.addEventListener("keydown", (event) => {
+        if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || !hasKeys()) return;
+        if (event.target.closest?.("input, select, textarea, dialog, [contenteditable]") || !keys[event.key]) return;
+        event.preventDefault();
+        keys[event.key]();
+    });
+
+    const find = document.querySelector(".dq-find");
+    if (find) {
+        const button = document.createElement("button");
+        const show = () => {
+            button.textContent = words.keys;
+            button.setAttribute("aria-pressed", hasKeys());
+        };
+        keys["/"] = () => find.querySelector("input").focus();
+        button.type = "button";
+        button.title = words.keys_do;
+        button.className = "dq-keys";
+        button.addEventListener("click", () => { localStorage.setItem("dq-keys", hasKeys() ? "off" : "on"); show(); });
+        find.append(button);
+        show();
+    }
+
     // Live: the parts of the page that change are replaced, while the page is looked at and nothing is being chosen.
 
+    const rowsOf = (part) => new Map([...part.querySelectorAll("tbody tr")].flatMap((row) => {
+        const link = row.querySelector("a.dq-open");
+        return link && !row.className ? [[link.href, row]] : [];
+    }));
+
+    // Rows that were not there before are marked until the next time, and their number is said.
+    function mark(old, before) {
+        const fresh = [...rowsOf(old)].filter(([href]) => !before.has(href)).map(([, row]) => row);
+        fresh.forEach((row) => row.classList.add("dq-new"));
+        return fresh.length;
+    }
+
     function replace(page) {
+        let added = 0;
         document.querySelectorAll("[data-live]").forEach((old) => {
-            const fresh = page.getElementById(old.id);
-            if (fresh && fresh.innerHTML !== old.innerHTML) old.innerHTML = fresh.innerHTML;
+            old.querySelectorAll(".dq-new").forEach((row) => row.removeAttribute("class"));
+            const fresh = page.getElementById(old.id), before = rowsOf(old);
+            if (fresh && fresh.innerHTML !== old.innerHTML) {
+                old.innerHTML = fresh.innerHTML;
+                added += mark(old, before);
+            }
         });
         document.dispatchEvent(new CustomEvent("dq-refreshed", { detail: page }));
         tell();
+        return added;
     }
 
     const isBusy = () => ticked() || everything()?.checked || document.querySelector("dialog[open]")
@@ -123,12 +167,14 @@
     function live(control) {
         const { seconds } = control.dataset, state = document.createElement("span"), button = document.createElement("button");
         let isOn = sessionStorage.getItem("dq-live") !== "off";
-        const show = (text) => {
+        const show = (text, isFine = text === undefined) => {
             state.textContent = text ?? (isOn ? said(words.live, seconds) : words.paused);
             button.textContent = isOn ? words.pause : words.resume;
-            control.classList.toggle("dq-on", isOn && text === undefined);
+            control.classList.toggle("dq-on", isOn && isFine);
         };
         button.type = "button";
+        button.setAttribute("aria-keyshortcuts", "p");
+        keys.p = () => button.click();
         button.addEventListener("click", () => {
             isOn = !isOn;
             sessionStorage.setItem("dq-live", isOn ? "on" : "off");
@@ -140,8 +186,9 @@
             if (isBusy()) return show(words.held);
             try {
                 const page = await fetched(location.href);
-                if (!isBusy()) replace(page);
-                show();
+                const added = isBusy() ? 0 : replace(page);
+                if (added) show(said(words.added, added.toLocaleString(document.documentElement.lang)), true);
+                else show();
             } catch (error) {
                 show(error instanceof SignedOut ? words.signed_out : words.failed);
             }

@@ -12,7 +12,8 @@
 
     // Live
 
-    const isBusy = (part) => part.contains(document.activeElement) && document.activeElement.matches("input, select, textarea");
+    const isBusy = (part) => part.contains(document.activeElement) && document.activeElement.matches("input, select, textarea")
+        || part.querySelector("input[type=checkbox]:checked");
 
     // What a link or a button is known by in the part that replaces its own.
     const name = (one) => one.id || one.rel || one.getAttribute("href") || one.textContent;

@@ -1,0 +1,207 @@
+"""What goes on now: throughput, latency, busy threads, the backlog and when it will be empty, and what comes next.
+
+All of it is read from the latest messages that ended, those that are due, and the worker registry, in a few bounded
+statements.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from delayedq.core.outlook import Outlook, Trend, outlook
+from delayedq.cron.beat import SETTINGS
+from delayedq.models import CronSchedule, FinishedMessage, Message, Outcome, is_free
+from delayedq.operations.browsing import Selection, listed, scan_live
+from delayedq.operations.counting import Count, bounded_rows
+from delayedq.operations.pauses import paused_now
+from delayedq.operations.workers import live_workers, running_ids, serves
+from delayedq.sql import waits
+from delayedq.sql.states import MessageState
+from delayedq.store.protocol import BARE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from django.db.models import QuerySet
+
+    from delayedq.models import Worker
+    from delayedq.operations.pauses import Paused
+    from delayedq.store.base import Store
+
+#: Looks so far back, or as far as the last MOST messages that ended, if those are more recent; in PARTS equal parts.
+BACK, MOST, PARTS = timedelta(minutes=10), 2_000, 10
+
+#: What is due is counted up to this number, and estimated beyond.
+COUNTED = 10_000
+
+#: So many queues, the busiest first, and so many messages and ticks to come are told.
+QUEUES, NEXT = 10, 5
+
+
+class Utilisation(NamedTuple):
+    """Of one worker, or of the workers that serve one queue. `busy`: threads at the last heartbeat; `average`: over the
+    window, None for a worker.
+    """
+
+    name: str
+    threads: int
+    busy: int
+    average: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """`window`: seconds that were looked at. `due`: what waits of queues and tasks that are not paused. Latencies in
+    seconds, None if nothing started. `average`: busy threads over the window.
+    """
+
+    window: float
+    ended: int
+    failed: int
+    p50: float | None
+    p95: float | None
+    due: Count
+    outlook: Outlook
+    threads: int
+    busy: int
+    average: float
+    workers: list[Utilisation] = field(default_factory=list)
+    queues: list[Utilisation] = field(default_factory=list)
+
+
+class Ended(NamedTuple):
+    """A message that ended."""
+
+    queue: str
+    kind: str
+    outcome: str
+    due_at: datetime
+    started_at: datetime | None
+    ended_at: datetime
+
+    def busy(self, since: datetime) -> float:
+        """Seconds for which its last attempt ran in the window."""
+        if self.started_at is None:
+            return 0.0
+        return max(0.0, (self.ended_at - max(self.started_at, since)).total_seconds())
+
+
+def activity(store: Store, now: datetime) -> Activity:
+    """Reads at most MOST rows that ended and MOST that fell due, and counts up to COUNTED. Raises django.db.Error."""
+    rows, since = _ended(store, now)
+    window = max(1.0, (now - since).total_seconds())
+    tasks = [row for row in rows if BARE not in row.queue]
+    late = sorted(
+        one for row in tasks if row.started_at and (one := waits.waited(row.due_at, row.started_at)) is not None
+    )
+    workers = live_workers(store, now)
+    due, coming = _backlog(store, now, since, tasks)
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for row in tasks:
+        seconds[row.queue] += row.busy(since)
+    busy = _running(store, workers)
+    return Activity(
+        window,
+        len(rows),
+        sum(row.outcome == Outcome.FAILED for row in rows),
+        _part(late, 0.5),
+        _part(late, 0.95),
+        due,
+        coming,
+        sum(worker.threads for worker in workers),
+        sum(len(running_ids(worker)) for worker in workers),
+        sum(seconds.values()) / window,
+        [Utilisation(worker.name, worker.threads, len(running_ids(worker))) for worker in workers[:QUEUES]],
+        _by_queue(workers, busy, seconds, window),
+    )
+
+
+def _ended(store: Store, now: datetime) -> tuple[list[Ended], datetime]:
+    """Those that ended lately, the last first, and since when all are among them."""
+    rows = FinishedMessage.objects.using(store.alias).filter(finished_at__gt=now - BACK, finished_at__lte=now)
+    columns = ("queue", "kind", "outcome", "scheduled_at", "started_at", "finished_at")
+    found = [Ended(*row) for row in rows.order_by("-finished_at").values_list(*columns)[:MOST]]
+    since = now - BACK if len(found) < MOST else found[-1].ended_at
+    return [row for row in found if row.outcome != Outcome.SUPERSEDED], since
+
+
+def _part(ordered: Sequence[float], share: float) -> float | None:
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
+
+
+# The backlog
+
+
+def _backlog(store: Store, now: datetime, since: datetime, ended: Sequence[Ended]) -> tuple[Count, Outlook]:
+    """What is due of tasks that are not paused, and when it will be empty."""
+    paused = paused_now(store)
+    waiting = _waiting(store, now, paused)
+    due = bounded_rows(waiting.filter(is_free(now)), COUNTED)
+    if not due.number:
+        return due, Outlook(Trend.EMPTY)
+    width = max(1e-6, (now - since).total_seconds() / PARTS)
+    lately = list(waiting.filter(scheduled_at__gt=since).values_list("scheduled_at", flat=True)[: MOST + 1])
+    if len(lately) > MOST:  # more than ended in the same time
+        return due, Outlook(Trend.STAYS)
+    left = [row for row in ended if row.due_at <= row.ended_at and not paused.has(row.queue, row.kind)]
+    came = [*lately, *(row.due_at for row in left if row.due_at > since)]
+
+    def parts(moments: Sequence[datetime]) -> list[int]:
+        found = Counter(min(PARTS - 1, int((moment - since).total_seconds() / width)) for moment in moments)
+        return [found[part] for part in range(PARTS)]
+
+    return due, outlook(due.number, parts([row.ended_at for row in left]), parts(came), width)
+
+
+def _waiting(store: Store, now: datetime, paused: Paused) -> QuerySet[Message]:
+    """What is due or runs, by the index of what is due."""
+    lanes = [lane for lane in store.lanes() if BARE not in lane.queue and lane.queue not in paused.queues]
+    queues, priorities = {lane.queue for lane in lanes}, {lane.priority for lane in lanes}
+    rows = Message.objects.using(store.alias).filter(queue__in=queues, priority__in=priorities, scheduled_at__lte=now)
+    return rows.exclude(kind__in=paused.kinds) if paused.kinds else rows
+
+
+# Threads
+
+
+def _running(store: Store, workers: Sequence[Worker]) -> Counter[str]:
+    """How many messages of each queue workers ran at their last heartbeat."""
+    ids = [id_ for worker in workers for id_ in running_ids(worker)][:MOST]
+    rows = Message.objects.using(store.alias).filter(id__in=ids).values_list("queue", flat=True)
+    return Counter(rows) if ids else Counter()
+
+
+def _by_queue(
+    workers: Sequence[Worker], busy: Counter[str], seconds: Mapping[str, float], window: float
+) -> list[Utilisation]:
+    names = sorted({*busy, *seconds}, key=lambda name: (-busy[name], -seconds.get(name, 0.0), name))
+    return [
+        Utilisation(
+            name,
+            sum(worker.threads for worker in workers if serves(worker, name)),
+            busy[name],
+            seconds.get(name, 0.0) / window,
+        )
+        for name in names[:QUEUES]
+    ]
+
+
+# What comes next
+
+
+def next_messages(store: Store, now: datetime) -> list[Message]:
+    """The messages that fall due next."""
+    found = scan_live(store, Selection(as_of=now, state=MessageState.SCHEDULED), None, NEXT).found[:NEXT]
+    rows = listed(Message.objects.using(store.alias)).in_bulk([position.id for position in found])
+    return [rows[position.id] for position in found if position.id in rows]
+
+
+def next_ticks(store: Store, now: datetime) -> list[tuple[datetime, str]]:
+    """The next ticks of schedules whose messages are not placed yet, and the names of the schedules."""
+    rows = CronSchedule.objects.using(store.alias).filter(owner=SETTINGS, disabled_at=None, retired_at=None)
+    found = rows.filter(next_at__gt=now).order_by("next_at", "name").values_list("next_at", "name")[:NEXT]
+    return [(at, name) for at, name in found if at is not None]

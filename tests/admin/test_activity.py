@@ -1,0 +1,83 @@
+"""What goes on, on the first screen of the dashboard and on the index of the app."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test.utils import CaptureQueriesContext
+
+from delayedq.admin.activity import backlog_words
+from delayedq.core.outlook import Outlook, Trend
+from delayedq.models import FinishedMessage
+from delayedq.store import worker_registry
+from tests.admin.given import HOUR, offer, text_of
+from tests.operations.test_activity import ended, waiting
+from tests.store.test_worker_registry import worker
+
+DASHBOARD, INDEX = "/admin/delayedq/dashboard/", "/admin/delayedq/"
+NOW = datetime(2026, 5, 20, 9, tzinfo=UTC)
+
+
+@pytest.fixture
+def green(store):
+    """All is well: things end, and something comes next."""
+    worker_registry(store.alias).heartbeat([worker("w1", threads=8)])
+    FinishedMessage.objects.bulk_create([ended(n, store.now(), ago=30 + 60 * (n % 10)) for n in range(20)])
+    offer(store, "UA1545", seconds=HOUR)
+
+
+@pytest.mark.parametrize("url", [DASHBOARD, INDEX])
+def test_where_nothing_is_wrong_it_says_what_goes_on_and_what_is_next(operator, green, url):
+    text = text_of(operator.get(url))
+    assert "Nothing is wrong." in text
+    assert "ended 20 2.0 per minute" in text
+    assert "p95 of latency 1 s" in text
+    assert "busy threads 0 of 8" in text
+    assert "UA1545" in text
+
+
+def test_what_a_user_may_not_view_is_not_named(member, green):
+    assert "UA1545" in text_of(member("view_dashboard").get(DASHBOARD))
+    without = member("view_dashboard", name="eve")
+    without.get(DASHBOARD)
+    User.objects.get(username="eve").user_permissions.set(Permission.objects.filter(codename="view_dashboard"))
+    text = text_of(without.get(DASHBOARD))
+    assert "ended 20" in text
+    assert "UA1545" not in text
+
+
+def test_the_index_shows_figures_only_to_those_who_may_see_the_dashboard(member, green):
+    page = member().get(INDEX)
+    assert "What goes on" not in page.content.decode()
+    assert 'class="dq-find"' in page.content.decode()
+
+
+def test_the_first_screen_takes_as_many_statements_for_any_number_of_messages(operator, store, connection, green):
+    def statements():
+        with CaptureQueriesContext(connection) as sent:
+            operator.get(DASHBOARD)
+        return len(sent)
+
+    statements()
+    few = statements()
+    waiting(store, store.now(), 60)
+    assert statements() <= few + 2 <= 40
+
+
+@pytest.mark.parametrize(
+    ("outlook", "words"),
+    [
+        (Outlook(Trend.EMPTY), ""),
+        (Outlook(Trend.STAYS), "does not shrink"),
+        (Outlook(Trend.UNSURE, earliest=5.0), "can't be said"),
+        (
+            Outlook(Trend.SHRINKS, 600.0, 300.0, 1200.0),
+            "at about Wed 2026-05-20 05:10:00 EDT (from Wed 2026-05-20 05:05:",
+        ),
+        (Outlook(Trend.SHRINKS, 600.0, 300.0, 1e9), "not be empty within 30 d"),
+    ],
+)
+def test_the_outlook_in_words(outlook, words):
+    assert words in backlog_words(outlook, NOW, "10 min")
