@@ -1,0 +1,279 @@
+"""What a PostgreSQL server, its disk and the way to it can do under load: a torture run for each of these faults.
+
+    python -m tests.faults.postgresql_faults --faults restart_fast,kill_server --seconds 8 --rate 300
+
+The server is one of this process. It prints a line of JSON for each fault: what was violated, in how many seconds 95 %
+of the usual rate were back, how many offers were refused, and how many messages ended twice. The faults of `delayedq
+torture` can be named, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import django
+import psycopg
+from django.core.management import call_command, execute_from_command_line
+
+from tests.proxy import Proxy
+from tests.server import USER, postgresql_socket, standby_socket
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+#: Seconds: of more than a lease of `delayedq.torture.run`; and for which a server may be starting.
+LONG, STARTUP = 4.0, 60.0
+#: A server on a disk that can be filled: its size, and that of the WAL that it keeps.
+DISK, WAL = "400m", "64MB"
+CHILDREN = {"DJANGO_SETTINGS_MODULE": "tests.worker_settings", "ANSWER_WITHIN": "1"}
+
+
+class Server:
+    """A running PostgreSQL server whose socket is in the directory of its data."""
+
+    def __init__(self, socket: str) -> None:
+        self.data = Path(socket)
+        self._programs = Path(f"/proc/{self.pid}/exe").readlink().parent
+
+    @property
+    def pid(self) -> int:
+        return int((self.data / "postmaster.pid").read_text().split()[0])
+
+    def control(self, *words: str) -> bool:
+        """Whether `pg_ctl` has done that."""
+        account = self.data.owner() if os.getuid() == 0 else None
+        command = [str(self._programs / "pg_ctl"), "-D", str(self.data), "-l", str(self.data / "log"), *words]
+        quiet = subprocess.DEVNULL
+        return subprocess.run(command, check=False, user=account, stdout=quiet, stderr=quiet).returncode == 0
+
+    def run(self, *statements: str) -> None:
+        with psycopg.connect(host=str(self.data), user=USER, dbname="postgres", autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    def set(self, name: str, value: str) -> None:
+        self.run(f"ALTER SYSTEM SET {name} = {value}", "SELECT pg_reload_conf()")
+
+    def start(self) -> None:
+        """Start it with the options that it had. The memory of one that was killed is in use for a moment."""
+        _until(lambda: self.control("-m", "immediate", "restart"))
+
+    def kill(self) -> None:
+        """As the kernel does that is short of memory; the sessions notice that the first process is gone."""
+        os.kill(self.pid, signal.SIGKILL)
+
+
+class Faults:
+    """Each disturbs for a while, and returns when the server is as before."""
+
+    def __init__(self, server: Server, standby: Server | None, proxy: Proxy) -> None:
+        self._server, self._standby, self._proxy = server, standby, proxy
+
+    def restart_fast(self) -> None:
+        self._server.control("-m", "fast", "restart")
+
+    def restart_immediate(self) -> None:
+        self._server.control("-m", "immediate", "restart")
+
+    def kill_server(self) -> None:
+        self._server.kill()
+        time.sleep(1)
+        self._server.start()
+
+    def stop_for_long(self) -> None:
+        """Longer than a lease."""
+        self._server.control("-m", "fast", "stop")
+        time.sleep(LONG)
+        self._server.start()
+
+    def terminate_sessions(self) -> None:
+        """One after the other, whatever they do."""
+        some = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname IS NOT"
+        for _ in range(20):
+            self._server.run(f"{some} NULL ORDER BY random() LIMIT 2")
+            time.sleep(0.1)
+
+    def end_listeners(self) -> None:
+        """Only those that wait for notifications."""
+        self._server.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
+        time.sleep(1)
+
+    def take_all_connections(self) -> None:
+        """While all sessions of the workers are ended, too."""
+        with ExitStack() as taken:
+            for _ in range(3):
+                with suppress(psycopg.OperationalError):
+                    while True:
+                        taken.enter_context(psycopg.connect(host=str(self._server.data), user="hog", dbname="postgres"))
+                self._server.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'postgres'"
+                                 " AND pid <> pg_backend_pid()")  # fmt: skip
+            time.sleep(LONG)
+
+    def read_only(self) -> None:
+        self._server.set("default_transaction_read_only", "on")
+        time.sleep(LONG)
+        self._server.run("SET default_transaction_read_only = off", "ALTER SYSTEM RESET default_transaction_read_only",
+                         "SELECT pg_reload_conf()")  # fmt: skip
+
+    def fill_disk(self) -> None:
+        """That of data and WAL: the server refuses to write, or ends."""
+        filler = self._server.data / "filler"
+        with suppress(OSError), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(1 << 20))
+        time.sleep(LONG)
+        filler.unlink()
+        with suppress(psycopg.OperationalError):
+            self._server.run("CHECKPOINT")
+            return
+        self._server.start()
+
+    def stall(self) -> None:
+        """No byte passes for longer than a lease, in both directions, and nothing is closed."""
+        self._proxy.hold()
+        time.sleep(LONG)
+        self._proxy.go_on()
+
+    def half_open(self) -> None:
+        """What the server says does not arrive, and what it is told does."""
+        self._proxy.hold("down")
+        time.sleep(LONG)
+        self._proxy.go_on()
+
+    def forget_connections(self) -> None:
+        """What is open is never answered again; new ones are."""
+        self._proxy.forget()
+        time.sleep(LONG)
+
+    def delay(self) -> None:
+        self._proxy.delay = 0.02
+        time.sleep(LONG)
+        self._proxy.delay = 0.0
+
+    def fail_over(self) -> None:
+        """The primary is gone for good, and its synchronous standby takes over."""
+        if self._standby is not None and (self._server.data / "postmaster.pid").exists():
+            self._server.kill()
+            (self._server.data / "postmaster.pid").unlink()
+            _until(lambda: self._standby.control("promote"))
+
+
+#: Those that change bytes on their way, that need a disk of their own, and that need a second server.
+PROXIED = {"stall", "half_open", "forget_connections", "delay"}
+ON_A_DISK, WITH_A_STANDBY = {"fill_disk"}, {"fail_over"}
+#: Those that producers may not notice.
+QUIET = {"delay", "end_listeners", "terminate_sessions"}
+FAULTS = [name for name in vars(Faults) if not name.startswith("_")]
+
+
+def _until(condition: Callable[[], object]) -> None:
+    until = time.monotonic() + STARTUP
+    while not condition():
+        if time.monotonic() > until:
+            raise TimeoutError("The server does not start.")
+        time.sleep(0.1)
+
+
+@contextmanager
+def small_disk() -> Iterator[None]:
+    """Temporary files are made on a disk of their own, until told otherwise; this needs root."""
+    with tempfile.TemporaryDirectory(prefix="delayedq-disk-") as directory:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK},mode=1777", "tmpfs", directory], check=True)
+        try:
+            tempfile.tempdir = directory
+            yield
+        finally:
+            subprocess.run(["umount", "-l", directory], check=True)
+
+
+def judged(fault: str, seconds: float, rate: int, seed: int) -> dict[str, object]:
+    """Start a server, run torture with this fault alone, and say what came of it."""
+    with ExitStack() as stack:
+        if fault in ON_A_DISK:
+            stack.enter_context(small_disk())
+        server = Server(stack.enter_context(postgresql_socket()))
+        tempfile.tempdir = None  # the audit has room
+        server.run(f"ALTER SYSTEM SET max_wal_size = '{WAL}'", "CREATE ROLE hog LOGIN", "SELECT pg_reload_conf()")
+        standby = None
+        if fault in WITH_A_STANDBY:
+            standby = Server(stack.enter_context(standby_socket(str(server.data))))
+            server.set("synchronous_standby_names", "'*'")
+        proxy = Proxy(str(server.data / ".s.PGSQL.5432"))
+        stack.callback(proxy.close)
+        hosts = ",".join(str(one.data) for one in (server, standby) if one)
+        url = f"postgres://{USER}@/postgres?host={quote(hosts, safe='')}"
+        os.environ["DATABASE_URL"] = url + ("&target_session_attrs=read-write" if standby else "")
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="delayedq-audit-")))
+        disturb = getattr(Faults(server, standby, proxy), fault, None)
+        if fault in PROXIED:
+            os.environ["PROXY"] = proxy.address
+        return _tortured(fault, disturb, folder, (seconds, rate, seed))
+
+
+def _tortured(
+    fault: str, disturb: Callable[[], None] | None, folder: Path, given: tuple[float, int, int]
+) -> dict[str, object]:
+    """`disturb`: None for a fault that `delayedq torture` has of its own."""
+    django.setup()
+    from django.db import connections
+
+    from delayedq.store import store_for
+    from delayedq.torture.audit import BACKEND, read
+    from delayedq.torture.faults import faults_of
+    from delayedq.torture.run import Plan, torture
+
+    def disturbed(scene: Any) -> None:
+        if disturb is None:
+            faults_of(scene.store)[fault](scene)
+        else:
+            disturb()
+        connections["default"].close()  # which the fault may have ended
+
+    call_command("migrate", run_syncdb=True, verbosity=0)
+    os.environ[BACKEND] = "default"
+    seconds, rate, seed = given
+    report = torture(store_for("default"), Plan("default", seed, seconds, rate, {fault: disturbed}), folder)
+    return {
+        "fault": fault,
+        "times": report.faults[fault],
+        "messages": report.messages,
+        "ended_twice": report.ended_twice,
+        "recovered": report.recovered.get(fault),
+        "refused": sum(event.what == "refused" for event in read(folder)),
+        "violations": [f"{one.invariant}: {one.text}" for one in report.violations],
+    }
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["delayedq"]:  # one of the processes of a run
+        execute_from_command_line(sys.argv)
+        return
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--faults", default=",".join(FAULTS))
+    arguments.add_argument("--seconds", type=float, default=4)
+    arguments.add_argument("--rate", type=int, default=300)
+    arguments.add_argument("--seed", type=int, default=7)
+    given = arguments.parse_args()
+    names = given.faults.split(",")
+    os.environ |= CHILDREN
+    if len(names) == 1:
+        sys.stdout.write(f"{json.dumps(judged(names[0], given.seconds, given.rate, given.seed))}\n")
+        return
+    more = ["--seconds", str(given.seconds), "--rate", str(given.rate), "--seed", str(given.seed)]
+    for name in names:  # settings are read once in a process
+        subprocess.run([sys.executable, "-m", "tests.faults.postgresql_faults", "--faults", name, *more], check=True)
+
+
+if __name__ == "__main__":
+    main()
