@@ -13,7 +13,7 @@ from delayedq.exceptions import UnknownTask, WorkerVanished
 from delayedq.worker import in_flight
 from delayedq.worker.in_flight import QUARANTINE_AFTER, InFlight
 from delayedq.worker.pool import Pool
-from delayedq.worker.shared_leases import SharedLeases
+from delayedq.worker.shared_leases import ClaimTimes, SharedLeases, lease_clock
 from tests.app import tasks
 from tests.worker.attempts import PATIENCE, WORKER, claimed
 
@@ -37,6 +37,7 @@ class Holding:
             taken += self.pool.take_ended()
         for one in taken:
             self.in_flight.drop(one.attempt)
+        self.took = taken
         return taken
 
     @contextmanager
@@ -165,3 +166,13 @@ def test_a_quarantined_message_that_does_not_get_its_turn_comes_back_later_and_u
         assert later.started is None
         assert not holding.in_flight.quarantined
         holding.in_flight.drop(later.attempt)
+
+
+def test_a_renewal_that_began_before_a_message_was_entered_is_none_of_it(holding):
+    """The fleet was frozen between the answer to the claim and the entry, and its keeper woke up first."""
+    tasks.bodies["late"] = lambda: pytest.fail("It has started.")
+    with holding.busy():
+        moment = lease_clock()
+        holding.leases.renewed(moment)
+        assert holding.in_flight.take(claimed(tasks.play, "late"), ClaimTimes(moment - 7200, moment - 1, 3600)) is None
+    assert NotStarted() in {one.outcome for one in holding.took}
