@@ -11,7 +11,6 @@ from delayedq.core.lifecycle import AskedSnooze, Impossible, NotStarted
 from delayedq.exceptions import UnknownTask
 from delayedq.tasks import task_at
 from delayedq.worker.attempt import Attempt
-from delayedq.worker.shared_leases import lease_clock
 from delayedq.worker.transitions import AttemptResult, is_spent, vanished, vanished_error
 
 if TYPE_CHECKING:
@@ -54,8 +53,7 @@ class InFlight:
             attempt = Attempt(claimed, task_at(claimed.kind), self._worker, self._leases, slot)
         except UnknownTask as error:
             return _refused(Attempt(claimed, None, self._worker, self._leases, slot), error)
-        # Only a renewal that began after it was entered is one of it, also if the process was frozen before that.
-        attempt.claim = claim and claim._replace(read_at=lease_clock())
+        attempt.claim = claim
         if is_spent(claimed, attempt.task.spare_attempts):
             return _refused(attempt, vanished_error(claimed))
         if vanished(claimed) >= QUARANTINE_AFTER:

@@ -438,10 +438,11 @@ class Loop:
         for result, _ in concluded:
             self._in_flight.drop(result.attempt)
         in_event_loop = self._pool.in_event_loop
-        claim = ClaimTimes(round_trip.claimed_at, lease_clock(), self._options.lease.total_seconds())
+        claim = ClaimTimes(round_trip.claimed_at, self._options.lease.total_seconds())
         for message in round_trip.answer.claimed:
             if refused := self._in_flight.take(message, claim):
                 self._unsettled.append(self._deploy_grace.judge(refused))
+        claim.entered_at = lease_clock()
         self._end_claim(round_trip)
         self._prefetch.came(round_trip.answer.claimed, self._pool.in_event_loop - in_event_loop)
         if round_trip.brings_work():

@@ -7,8 +7,10 @@ A 64-bit word is written atomically; an entry that changes between two reads is 
 
 from __future__ import annotations
 
+import math
 import mmap
 import time
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -54,12 +56,15 @@ def lease_clock() -> float:
 _CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
-class ClaimTimes(NamedTuple):
-    """When a claim was sent and when its answer was read (moments of `lease_clock`), and its lease in seconds."""
+@dataclass(slots=True)
+class ClaimTimes:
+    """When a claim was sent, and from when on all that it leased was entered (moments of `lease_clock`; infinity: it is
+    not yet); and its lease in seconds. All messages of a claim share it.
+    """
 
     sent_at: float
-    read_at: float
     lease: float
+    entered_at: float = math.inf
 
 
 class Entry(NamedTuple):
@@ -162,7 +167,7 @@ class SharedLeases:
         if moment < claim.sent_at + claim.lease:
             return True
         renewed_at = self._process[_RENEWED_AT] / 1000
-        return renewed_at >= claim.read_at and moment < renewed_at + claim.lease
+        return renewed_at >= claim.entered_at and moment < renewed_at + claim.lease
 
     @property
     def asked(self) -> WorkerCommand | None:

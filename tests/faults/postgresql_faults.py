@@ -172,8 +172,6 @@ class Faults:
 #: Those that change bytes on their way, that need a disk of their own, and that need a second server.
 PROXIED = {"stall", "half_open", "forget_connections", "delay"}
 ON_A_DISK, WITH_A_STANDBY = {"fill_disk"}, {"fail_over"}
-#: Those that producers may not notice.
-QUIET = {"delay", "end_listeners", "terminate_sessions"}
 FAULTS = [name for name in vars(Faults) if not name.startswith("_")]
 
 

@@ -156,14 +156,16 @@ def test_the_next_process_knows_nothing_of_the_claims_of_the_last():
 
 
 def test_what_was_claimed_is_current_until_its_lease_is_over_unless_it_was_renewed(monkeypatch):
-    leases, claim = SharedLeases(1), ClaimTimes(sent_at=100.0, read_at=102.0, lease=10.0)
+    leases, claim = SharedLeases(1), ClaimTimes(sent_at=100.0, lease=10.0)
 
     def is_current(moment):
         monkeypatch.setattr(shared_leases, "lease_clock", lambda: moment)
         return leases.is_current(claim)
 
     assert [is_current(moment) for moment in (102.0, 109.9, 110.0, 200.0)] == [True, True, False, False]
-    leases.renewed(101.0)  # the answer had not come: it was not entered, so not renewed
+    leases.renewed(101.0)  # it was not entered, so not renewed
+    assert not is_current(110.0)
+    claim.entered_at = 102.0
     assert not is_current(110.0)
     leases.renewed(108.0)
     assert [is_current(moment) for moment in (110.0, 117.9, 118.0)] == [True, True, False]
