@@ -103,8 +103,10 @@ def scan_live(
 
 
 def _candidates(argument: ArgumentText | None, limit: int) -> int:
-    """How many messages to find, of which so many are wanted."""
-    return max(limit, MOST_LOOKED_AT) if argument is not None and argument.is_looked_at else limit
+    """How many messages to find, of which so many are wanted: as many as are read, if each is looked at. How far a page
+    comes would tell of masked texts otherwise.
+    """
+    return max(limit, DEPTH) if argument is not None and argument.is_looked_at else limit
 
 
 def _shown(page: KeysetPage, rows: QuerySet[Any], argument: ArgumentText, limit: int) -> KeysetPage:
@@ -404,10 +406,6 @@ def newest_id(alias: str) -> int:
 
 
 # Finding a live message by what an operator knows of it: its id, its key or how that begins, or an argument.
-
-
-#: Of messages that have a text in their payload, at most so many are looked at for one page.
-MOST_LOOKED_AT = 1_000
 
 
 class SearchResult(NamedTuple):

@@ -117,6 +117,15 @@ def test_what_is_masked_is_neither_found_nor_confirmed(operator, member, store, 
     assert [keys_on(client.get(url, {"q": text})) for text in searches] == [[]] * 4
 
 
+@pytest.mark.parametrize("url", [MESSAGES, HISTORY])
+def test_how_far_a_page_comes_does_not_tell_of_what_is_masked(operator, store, url):
+    kind, payload = tasks.pay.module_path, call(17, token="tok_4c11e9")
+    store.offer_many([message(f"{number}", payload, kind=kind) for number in range(1_100)])
+    FinishedMessage.objects.bulk_create([_ended(n, f"{n}", kind=kind, payload=payload) for n in range(1_100)])
+    for text in ("args:tok_4c11e9", "args:nothing"):
+        assert operator.get(url, {"q": text}).context["next"] is None
+
+
 def test_what_a_search_for_an_argument_finds_is_exported_and_not_chosen_as_a_whole(operator, store, backlog):
     kind = tasks.remind.module_path
     for seconds in (-70, 100):
