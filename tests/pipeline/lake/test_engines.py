@@ -105,12 +105,11 @@ def test_a_table_that_another_engine_compacted_is_read_by_all(table):
     assert ids(table) == read_by_all(table.path) == [1, 2, 3, 11, 12, 13]
 
 
-@pytest.mark.xfail(strict=True, reason="delta-rs 1.6 commits both: that is why we compact with Spark")
-def test_two_compactions_of_delta_rs_at_once_keep_each_row_once(table):
-    """Once it passes, `spark/compacting.py` needs no rewriting of its own."""
+def test_two_compactions_of_delta_rs_at_once_double_rows(table):
+    """That is why we compact with Spark. Once they don't, `spark/compacting.py` needs no rewriting of its own."""
     for number in range(1, 4):
         publish(table, number, [row(number)])
     first, second = DeltaTable(table.path), DeltaTable(table.path)
     first.optimize.compact()
     second.optimize.compact()
-    assert read_by_all(table.path) == [1, 2, 3]
+    assert read_by_all(table.path) == [1, 1, 2, 2, 3, 3]
