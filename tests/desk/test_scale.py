@@ -12,7 +12,7 @@ from django.test import Client
 from delayedq import desk
 from delayedq.desk import figures, open_items, views
 from delayedq.desk.admin import ItemAdmin
-from delayedq.desk.models import Item, Skill, State
+from delayedq.desk.models import Item, ItemChange, Skill, State
 from delayedq.desk.rounds import close_withdrawn, forget_closed, let_wait
 from delayedq.desk.visits import measured
 from delayedq.models import Message
@@ -38,7 +38,7 @@ STATES = [State.WAITING, State.ASSIGNED, State.WAITING, State.POSTPONED, State.W
 
 
 def fill(store, holder, count):
-    """As many open items as this, as many waiting messages, and as many decided items."""
+    """As many open items as this, as many waiting messages, and as many decided items; each was changed once."""
     now = store.now()
     Item.objects.all().delete()
     Message.objects.all().delete()
@@ -66,6 +66,8 @@ def fill(store, holder, count):
         )
         for number in range(count)
     )  # fmt: skip
+    items = Item.objects.values_list("pk", flat=True)
+    ItemChange.objects.bulk_create(ItemChange(item_id=pk, at=now, verb="assign", by=holder) for pk in items)
 
 
 def open_item(now, holder, number, message_id):
@@ -207,7 +209,7 @@ def test_what_a_page_reads_does_not_grow(store, connection, acts):
     for size in (FEW, many):
         fill(store, boss, size)
         with connection.cursor() as cursor:
-            for table in ("delayedq_desk_item", "delayedq_message"):
+            for table in ("delayedq_desk_item", "delayedq_desk_itemchange", "delayedq_message"):
                 cursor.execute(ANALYSE[connection.vendor].format(table))
         heard = {name: Heard(connection, act) for name, act in asked.items()}
         counts[size] = {name: len(one.sent) for name, one in heard.items()}

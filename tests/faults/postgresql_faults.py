@@ -57,8 +57,11 @@ class Server:
         quiet = subprocess.DEVNULL
         return subprocess.run(command, check=False, user=account, stdout=quiet, stderr=quiet).returncode == 0
 
+    def connection(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(host=str(self.data), user=USER, dbname="postgres", autocommit=True)
+
     def run(self, *statements: str) -> None:
-        with psycopg.connect(host=str(self.data), user=USER, dbname="postgres", autocommit=True) as connection:
+        with self.connection() as connection:
             for statement in statements:
                 connection.execute(statement)
 
@@ -111,13 +114,13 @@ class Faults:
 
     def take_all_connections(self) -> None:
         """While all sessions of the workers are ended, too."""
-        with ExitStack() as taken:
+        ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'postgres'"
+        with ExitStack() as taken, self._server.connection() as own:
             for _ in range(3):
                 with suppress(psycopg.OperationalError):
                     while True:
                         taken.enter_context(psycopg.connect(host=str(self._server.data), user="hog", dbname="postgres"))
-                self._server.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'postgres'"
-                                 " AND pid <> pg_backend_pid()")  # fmt: skip
+                own.execute(f"{ended} AND pid <> pg_backend_pid()")
             time.sleep(LONG)
 
     def read_only(self) -> None:

@@ -116,11 +116,12 @@ def stop_between_writes(pid):
                 return
         except OperationalError:
             os.kill(pid, signal.SIGCONT)
+            time.sleep(0.1)  # else it is stopped again before it has written
 
 
 def test_what_was_claimed_before_a_freeze_of_more_than_a_lease_does_not_begin_after_it(workers, store, alias):
     """Not even if its lease keeper is frozen still, and tells it of nothing."""
-    one = workers("--threads", "1", "--lease", "2")
+    one = workers("--threads", "1", "--lease", "2", "--no-cron")
     one.ready()
     keeper, worker = children(one.process.pid)
     stop_between_writes(keeper)
