@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delayedq.desk.models import ENDING, ORDER, Item, State
 from delayedq.models.message import Now
+from delayedq.operations.browsing import id_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -158,8 +159,8 @@ def found(items: Any, queues: list[str], text: str, size: int) -> ItemPage:
 
 
 def _of_number(items: Any, text: str) -> Iterator[int]:
-    if text.isascii() and text.isdigit() and len(text) < len(str(2**63)):
-        yield from items.filter(message_id=int(text)).values_list("pk", flat=True)
+    if (id_ := id_in(text)) is not None:
+        yield from items.filter(message_id=id_).values_list("pk", flat=True)
 
 
 def _of_key(items: Any, text: str) -> Iterator[int]:

@@ -15,7 +15,7 @@ from delayedq.core.outlook import Outlook, Trend, outlook
 from delayedq.cron.beat import SETTINGS
 from delayedq.models import CronSchedule, FinishedMessage, Message, Outcome, is_free
 from delayedq.operations.browsing import Selection, listed, scan_live
-from delayedq.operations.counting import Count, bounded_rows
+from delayedq.operations.counting import Count, bounded_rows, in_lanes
 from delayedq.operations.pauses import paused_now
 from delayedq.operations.workers import live_workers, running_ids, serves
 from delayedq.sql import waits
@@ -160,8 +160,7 @@ def _backlog(store: Store, now: datetime, since: datetime, ended: Sequence[Ended
 def _waiting(store: Store, now: datetime, paused: Paused) -> QuerySet[Message]:
     """What is due or runs, by the index of what is due."""
     lanes = [lane for lane in store.lanes() if BARE not in lane.queue and lane.queue not in paused.queues]
-    queues, priorities = {lane.queue for lane in lanes}, {lane.priority for lane in lanes}
-    rows = Message.objects.using(store.alias).filter(queue__in=queues, priority__in=priorities, scheduled_at__lte=now)
+    rows = in_lanes(store, lanes).filter(scheduled_at__lte=now)
     return rows.exclude(kind__in=paused.kinds) if paused.kinds else rows
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delayedq.masking import masking_of, masks_anything
 from delayedq.operations.sending import by_name
+from delayedq.store.operator import as_json
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -40,7 +41,7 @@ class ArgumentText(NamedTuple):
         masking = masking_of(kind)
         shown = payload if masking is None else masking.payload(payload)
         if self.name is None:
-            return self.text in shown or json.dumps(self.text)[1:-1] in shown
+            return self.text in shown or as_json(self.text) in shown
         arguments = by_name(kind, shown)
         return self.name in arguments and self.text in _written(arguments[self.name])
 

@@ -111,7 +111,8 @@ def _candidates(argument: ArgumentText | None, limit: int) -> int:
 
 def _shown(page: KeysetPage, rows: QuerySet[Any], argument: ArgumentText, limit: int) -> KeysetPage:
     """Of a page of candidates, those that show the argument: up to `limit`, after which it goes on."""
-    found, beyond = that_show(rows, page.found, argument), that_show(rows, [*page.beyond], argument)
+    shown = {*that_show(rows, [*page.found, *page.beyond], argument)}
+    found, beyond = ([one for one in positions if one in shown] for positions in (page.found, page.beyond))
     if len(found) > limit:
         return KeysetPage(found[:limit], found[limit - 1])
     return page._replace(found=found, beyond=beyond)

@@ -395,11 +395,11 @@ def state_counts(store: Store, now: datetime, paused: Paused | None = None) -> S
 
 def _many(store: Store, now: datetime, paused: Paused, dead: Count) -> StateCounts:
     lanes = store.lanes()
-    due = _of(store, lanes).filter(is_free(now), scheduled_at__lte=now)
+    due = in_lanes(store, lanes).filter(is_free(now), scheduled_at__lte=now)
     return StateCounts(
         live=bounded_rows(Message.objects.using(store.alias).filter(queue__gt=""), FEW),
         due=bounded_rows(due, FEW),
-        scheduled=bounded_rows(_of(store, lanes).filter(scheduled_at__gt=now, attempt=0), FEW),
+        scheduled=bounded_rows(in_lanes(store, lanes).filter(scheduled_at__gt=now, attempt=0), FEW),
         running=Count(sum(worker.held for worker in live_workers(store, now)), exact=False),
         retrying=_scanned(store, Selection(as_of=now, state=MessageState.RETRYING)),
         paused=_paused(store, now, paused, due),
@@ -419,7 +419,7 @@ def _scanned(store: Store, selection: Selection) -> Count:
     return Count(len(page.found), exact=True if page.reached is None else None)
 
 
-def _of(store: Store, lanes: list[Lane]) -> QuerySet[Message]:
+def in_lanes(store: Store, lanes: list[Lane]) -> QuerySet[Message]:
     """All messages, found by their lanes: the due index serves a range of time only within one."""
     queues, priorities = {lane.queue for lane in lanes}, {lane.priority for lane in lanes}
     return Message.objects.using(store.alias).filter(queue__in=queues, priority__in=priorities)

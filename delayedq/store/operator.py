@@ -149,6 +149,15 @@ FIRST = Position(datetime(1000, 1, 1, tzinfo=UTC), 0)
 LAST = Position(datetime(9999, 12, 31, tzinfo=UTC), 2**63 - 1)
 
 
+def as_json(text: str) -> str:
+    r"""The text as it stands in a payload, between the quotes.
+
+    >>> as_json('"a"') == r'\"a\"'
+    True
+    """
+    return json.dumps(text)[1:-1]
+
+
 class LiveQuery(NamedTuple):
     """What a keyset scan asks of live messages. argument: a text in their payload. worker: who holds or held them."""
 
@@ -313,7 +322,7 @@ class OperatorStore(ABC):
             "limit": limit,
             "budget": limit if asked == LIVE_OF_ALL else budget,
             **values,
-            "as_json": asked.argument and json.dumps(asked.argument)[1:-1],
+            "as_json": asked.argument and as_json(asked.argument),
             "now": self._stored(self.database.now()),
         }
         return merged(self._scan_lanes(lanes, state, parameters), limit)
@@ -348,7 +357,7 @@ class OperatorStore(ABC):
             **asked._asdict(),
             "key_length": len(asked.key or ""),
             "error": (asked.error or "").lower(),
-            "as_json": asked.argument and json.dumps(asked.argument)[1:-1],
+            "as_json": asked.argument and as_json(asked.argument),
         }
         page = self._page(self.database.rows(statement, parameters), parameters)
         return merged([page], limit, backwards=True)
