@@ -32,6 +32,7 @@ from delayedq.store.protocol import (
     Renewed,
     Settled,
     SettledAndClaimed,
+    with_watermarks,
 )
 
 if TYPE_CHECKING:
@@ -269,6 +270,10 @@ class Store(BareQueues, EndNotices):
 
         It reads all that is dead or leased in front of that, so it may take long.
         """
+
+    def scan_ahead(self, known: Sequence[Lane], queues: Collection[str] | None = None) -> list[LaneHead]:
+        """The same, but what lies in these lanes before their watermarks is passed over: short, whatever is dead."""
+        return self.peek(with_watermarks(self.lanes(), known, queues))
 
     @abstractmethod
     def peek(self, lanes: Sequence[Lane]) -> list[LaneHead]:

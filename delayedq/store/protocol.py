@@ -37,7 +37,7 @@ from delayedq.core.errors import last_error
 from delayedq.core.lifecycle import FinalOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from datetime import datetime, timedelta
 
     from delayedq.core.errors import LastError
@@ -122,6 +122,12 @@ class Lane(NamedTuple):
     queue: str
     priority: int
     watermark: datetime | None = None
+
+
+def with_watermarks(lanes: Iterable[Lane], known: Iterable[Lane], queues: Collection[str] | None) -> list[Lane]:
+    """These lanes, as far as they are of these queues (None: all), those that are known with their watermarks."""
+    of = {(lane.queue, lane.priority): lane for lane in known}
+    return [of.get((lane.queue, lane.priority), lane) for lane in lanes if queues is None or lane.queue in queues]
 
 
 class ClaimRequest(NamedTuple):

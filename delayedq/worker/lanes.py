@@ -136,10 +136,7 @@ class Lanes:
         """Take over what a scan at `moment` (monotonic) found. Lanes it did not find are empty or paused."""
         with self._lock:
             before, self._lanes = self._lanes, {}
-            limited = [moment + max(0.0, head.due_in) for head in heads if is_limited(head.priority)]
-            if limited:
-                self._channels_due = min(limited if self._channels_due is None else [*limited, self._channels_due])
-            for head in (head for head in heads if not is_limited(head.priority)):
+            for head in self._of_no_channel(heads, moment):
                 name = head.queue, head.priority
                 gone = before.pop(name, None)
                 self._lanes[name] = known = _KnownLane(_watermark(head), 0.0, gone.misses if gone else 0)
@@ -149,6 +146,24 @@ class Lanes:
                 self._lanes[name] = known
                 known.rest()
             self.scans += 1
+
+    def scanned_ahead(self, heads: Sequence[LaneHead], moment: float) -> None:
+        """Take over what a scan behind the watermarks found: new lanes, and when known ones are due."""
+        with self._lock:
+            new = {}
+            for head in self._of_no_channel(heads, moment):
+                if (name := (head.queue, head.priority)) not in self._lanes:
+                    new[name] = _KnownLane(_watermark(head), moment + max(0.0, head.due_in))
+        self.peeked(heads, moment)
+        with self._lock:
+            self._lanes |= new
+
+    def _of_no_channel(self, heads: Sequence[LaneHead], moment: float) -> list[LaneHead]:
+        """The lanes among them; the others say when to claim from channels."""
+        limited = [moment + max(0.0, head.due_in) for head in heads if is_limited(head.priority)]
+        if limited:
+            self._channels_due = min(limited if self._channels_due is None else [*limited, self._channels_due])
+        return [head for head in heads if not is_limited(head.priority)]
 
     def known(self) -> list[Lane]:
         """All known lanes with their watermarks."""

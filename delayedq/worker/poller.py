@@ -5,7 +5,8 @@ It hears of offers (NOTIFY on PostgreSQL, the data version on SQLite) and wakes 
 A *peek* reads from the watermarks of the known lanes and is always short: it tells the idle loop how long to sleep. A
 *scan* reads from the beginning, and so sees new lanes, late commits and expired leases; rows that are dead but not
 vacuumed yet make it slow, so periodic scans take at most a twentieth of the time. Offers are not heard during one: the
-loop claims from the lanes it knows every 10 ms then.
+loop claims from the lanes it knows every 10 ms then. If the last scan was long, what others offer is looked for *ahead*
+only: new lanes, and what is behind the watermarks.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from delayedq.worker.lanes import UNHEARD
 from delayedq.worker.sessions import keep_no_query_log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
     from contextlib import AbstractContextManager
 
     from delayedq.store.base import Store
@@ -103,8 +104,11 @@ class Poller(threading.Thread):
         self._took = 0.0
         self._listen_pause = LISTEN_AGAIN
         #: The next scan that is planned; no scan may begin before `_may_scan_at`, when the last one has rested enough.
+        #: From `_rested_at` on, scans take no more than a twentieth of the time.
         self._next_scan_at = 0.0
-        self._may_scan_at = 0.0
+        self._may_scan_at = self._rested_at = 0.0
+        #: The same for scans ahead.
+        self._next_look_at, self._may_look_at = float("inf"), 0.0
         #: A scan that begins before this moment is followed by another: a NOTIFY may have been skipped.
         self._rescan_before = 0.0
 
@@ -148,7 +152,8 @@ class Poller(threading.Thread):
         try:
             while not self._stopping:
                 self._listen_or_spare()
-                wake_at = min(self._next_scan_at, self._next_peek_at, self._proof_ends_at, self._listen_at)
+                planned = min(self._next_scan_at, self._next_look_at, self._next_peek_at)
+                wake_at = min(planned, self._proof_ends_at, self._listen_at)
                 self._pipe.wait(max(0.0, wake_at - time.monotonic()), self._listener)
                 if self._listener is not None:
                     self._hear(self._listener)
@@ -225,18 +230,33 @@ class Poller(threading.Thread):
             moment = time.monotonic()
             self._rescan_before = moment + NOTIFY_WAIT
             wait = YIELD if self._lanes.hint() else 0.0
-            self._next_scan_at = min(self._next_scan_at, max(self._may_scan_at, moment + wait))
+            self._plan_to_look(moment + wait)
             self._wake()
+
+    @property
+    def _scans_are_long(self) -> bool:
+        return self._took > UNHEARD
+
+    def _plan_to_look(self, moment: float) -> None:
+        """For what others have offered: from then on, as soon as the rest allows."""
+        may_scan_at = self._may_scan_at
+        if self._scans_are_long:
+            may_scan_at = self._rested_at
+            self._next_look_at = min(self._next_look_at, max(self._may_look_at, moment))
+        self._next_scan_at = min(self._next_scan_at, max(may_scan_at, moment))
 
     def _heads(self) -> list[LaneHead]:
         """What a scan finds. If the last one was long, the loop knows that nobody hears of offers meanwhile."""
-        if self._took > UNHEARD:
+        if self._scans_are_long:
             self._lanes.scan_begins()
             self._wake()
         try:
-            return [head for head in self._store.scan(self._queues) if self._lanes.serves(head.queue)]
+            return self._served(self._store.scan(self._queues))
         finally:
             self._lanes.scan_has_ended()
+
+    def _served(self, heads: Iterable[LaneHead]) -> list[LaneHead]:
+        return [head for head in heads if self._lanes.serves(head.queue)]
 
     def _find_stopped(self) -> None:
         """Tell the attempts whose messages have ended; the lease keeper would find it out by their next renewal."""
@@ -277,14 +297,26 @@ class Poller(threading.Thread):
         moment = time.monotonic()
         if moment >= self._next_scan_at:
             self._scan(moment)
+        elif moment >= self._next_look_at:
+            self._look_ahead(moment)
         elif moment >= self._next_peek_at:
             self._next_peek_at = float("inf")
             known = self._lanes.known()
             self._lanes.peeked(self._store.peek(known), time.monotonic())
             self._wake()
 
+    def _look_ahead(self, moment: float) -> None:
+        self._next_peek_at = self._next_look_at = float("inf")
+        heads = self._served(self._store.scan_ahead(self._lanes.known(), self._queues))
+        seen = time.monotonic()
+        self._lanes.scanned_ahead(heads, seen)
+        self._may_look_at = seen + WANTED_REST * (seen - moment)
+        if moment < self._rescan_before:
+            self._plan_to_look(self._rescan_before)
+        self._wake()
+
     def _scan(self, moment: float) -> None:
-        self._next_peek_at = self._next_scan_at = float("inf")
+        self._next_peek_at = self._next_look_at = self._next_scan_at = float("inf")
         heads = self._heads()
         seen = self._scanned_at = time.monotonic()
         took = self._took = seen - moment
@@ -296,11 +328,11 @@ class Poller(threading.Thread):
             self._lanes.expect_channels(0.0)
         self._outage.end("poller")
         busy = any(head.due_in <= 0 for head in heads)
-        self._may_scan_at = seen + WANTED_REST * took
+        self._may_scan_at, self._rested_at = seen + WANTED_REST * took, seen + ROUTINE_REST * took
         asked = self._next_scan_at < float("inf")  # during this scan
-        self._next_scan_at = seen + max(ROUTINE_REST * took, BUSY_INTERVAL if busy else self._interval())
+        self._next_scan_at = max(self._rested_at, seen + (BUSY_INTERVAL if busy else self._interval()))
         if asked:
             self._next_scan_at = min(self._next_scan_at, self._may_scan_at)
         elif moment < self._rescan_before:
-            self._next_scan_at = min(self._next_scan_at, max(self._may_scan_at, self._rescan_before))
+            self._plan_to_look(self._rescan_before)
         self._wake()

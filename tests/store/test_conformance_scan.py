@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from delayedq.models import PausedQueue
 from delayedq.store.protocol import Lane, LaneHead
 from tests.store.given import KIND, NOW, at, claim, claim_one, message, retry, settle, succeed
 
@@ -98,6 +99,23 @@ def test_a_scan_finds_what_a_watermark_hides(store):
     assert claim(store, lanes=[Lane("mail", 0, at(-1))]) == []
     ((_, _, first_at, _),) = store.at(NOW).scan()
     assert claim_one(store, lanes=[Lane("mail", 0, first_at)]).key == "late commit"
+
+
+def test_a_scan_ahead_finds_new_lanes_and_passes_over_what_known_ones_have_before_their_watermarks(store):
+    for queue, priority, seconds in (("b", 0, -9), ("b", 0, 3), ("a", 7, 1), ("b", -1, 0), ("b", 1, 2), ("c", 0, 4)):
+        store.at(NOW).offer(message(queue=queue, priority=priority, scheduled_at=at(seconds)))
+    known = [Lane("gone", 0, NOW), Lane("b", 0, at(-1)), Lane("", 5, NOW), Lane("c", 0, NOW)]
+
+    found = {(head.queue, head.priority): head.due_in for head in store.at(NOW).scan_ahead(known)}
+    assert found == {("a", 7): 1.0, ("b", -1): 0.0, ("b", 0): 3.0, ("b", 1): 2.0, ("c", 0): 4.0}
+
+
+@pytest.mark.parametrize("known", [[], [Lane("b", 0, at(-60))]], ids=["none known", "one known"])
+def test_a_scan_ahead_sees_what_a_scan_sees_where_nothing_lies_before_the_watermarks(store, known):
+    store.at(NOW).offer_many([message(queue=queue, priority=number) for queue in "abcd" for number in (0, 1)])
+    PausedQueue.objects.using(store.alias).create(queue="c", paused_at=NOW)
+    for queues in (None, ["a", "b", "none"], []):
+        assert sorted(store.at(NOW).scan_ahead(known, queues)) == sorted(store.at(NOW).scan(queues))
 
 
 def test_a_scan_changes_nothing(store):

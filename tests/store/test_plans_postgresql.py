@@ -277,7 +277,7 @@ def test_a_claim_is_as_cheap_after_many_messages_have_been_processed(store, conn
     assert claim_one(store).key == "last"
 
 
-def test_with_its_watermark_a_claim_stays_cheap_beside_a_transaction_that_keeps_dead_rows_alive(
+def test_with_watermarks_claims_and_scans_ahead_stay_cheap_beside_a_transaction_that_keeps_dead_rows_alive(
     store, connection, table
 ):
     other = connection.copy()
@@ -291,10 +291,14 @@ def test_with_its_watermark_a_claim_stays_cheap_beside_a_transaction_that_keeps_
         store.at(NOW).offer(message("last"))
 
         from_the_start = Plan(connection, partial(claim, store)).blocks
-        from_the_floor = Plan(connection, partial(claim, store, lanes=[LANE._replace(watermark=watermark)])).blocks
+        known = [LANE._replace(watermark=watermark)]
+        from_the_floor = Plan(connection, partial(claim, store, lanes=known)).blocks
+        scan, ahead = (Plan(connection, act).blocks for act in (store.scan, partial(store.scan_ahead, known)))
     finally:
         other.close()
     assert from_the_floor <= 40
+    assert ahead <= 40
+    assert scan > 10 * ahead
     assert from_the_start > 10 * from_the_floor, "the dead rows are gone: this test shows nothing"
 
 

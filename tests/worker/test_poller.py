@@ -123,6 +123,17 @@ def test_what_is_offered_during_a_long_scan_does_not_wait_for_its_end(store, mon
     assert [one.key for one in claimed] == ["first", "second"]
 
 
+def test_where_scans_are_long_a_new_lane_is_found_without_one(store, monkeypatch):
+    monkeypatch.setattr(poller, "UNHEARD", -1.0)  # each scan counts as long
+    monkeypatch.setattr(poller, "ROUTINE_REST", 1e6)
+    store.offer(message(queue="known", scheduled_at=None))
+    with watching(store) as watch:
+        scans = watch.lanes.scans
+        together(lambda: store.offer(message(queue="new", scheduled_at=None)))
+        watch.until(lambda: watch.planned() == ["known0", "new0"])
+        assert watch.lanes.scans == scans
+
+
 def test_the_last_of_many_offers_is_heard_too(store):
     with watching(store) as watch:
         for number in range(10):
@@ -142,9 +153,8 @@ def test_an_offer_right_after_a_later_one_is_claimed_at_once(store, monkeypatch,
         return claimed
 
     with watching(store) as watch:
-        scans = watch.lanes.scans
         store.offer(message("later", scheduled_at=timezone.now() + timedelta(minutes=30)))
-        watch.until(lambda: watch.lanes.scans > scans)
+        watch.until(watch.lanes.due_in)
         store.offer(message("now", scheduled_at=None))
         watch.until(claim)
     assert [one.key for one in claimed] == ["now"]

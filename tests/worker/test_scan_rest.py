@@ -20,6 +20,7 @@ class World:
     def __init__(self):
         self.moment = self.began = 1_000.0
         self.scanned = self.takes = 0.0
+        self.scans = self.looks = 0
 
     def monotonic(self):
         return self.moment
@@ -27,6 +28,13 @@ class World:
     def scan(self, queues):
         self.moment += self.takes
         self.scanned += self.takes
+        self.scans += 1
+        return []
+
+    def scan_ahead(self, known, queues):
+        """It takes a millisecond."""
+        self.moment += 0.001
+        self.looks += 1
         return []
 
     @property
@@ -78,6 +86,18 @@ def test_periodic_scans_take_at_most_a_twentieth_of_the_time(world, watching, ta
 def test_scans_that_take_longer_and_longer_do_so_too(world, watching):
     rounds(world, watching, [0.01 * 1.2**number for number in range(50)])
 
+    assert world.share <= 0.05
+
+
+def test_where_scans_are_long_offers_of_others_ask_for_no_more_of_them(world, watching):
+    for _ in range(1000):
+        world.takes = 0.1
+        watching._plan_to_look(world.moment)
+        world.moment = max(world.moment, min(watching._next_scan_at, watching._next_look_at))
+        watching._scan_or_peek()
+
+    assert world.scans > 1
+    assert world.looks > 10 * world.scans
     assert world.share <= 0.05
 
 

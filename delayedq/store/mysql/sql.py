@@ -148,12 +148,18 @@ def expired(message: str, now: str = NOW) -> str:
 
 
 # Reading ------------------------------------------------------------------------------------------------------------
-NEXT_LANE = """
+_NEXT_LANE = """
 SELECT queue, priority, queue IN (SELECT queue FROM delayedq_pausedqueue)
 FROM delayedq_message FORCE INDEX (delayedq_due)
-WHERE queue > %(queue)s OR queue = %(queue)s AND priority > %(priority)s
+WHERE (queue > %(queue)s OR queue = %(queue)s AND priority > %(priority)s) {before}
 ORDER BY queue, priority LIMIT 1
 """
+
+NEXT_LANE = _NEXT_LANE.format(before="")
+
+NEXT_LANE_BEFORE = _NEXT_LANE.format(
+    before="AND (queue < %(before_queue)s OR queue = %(before_queue)s AND priority < %(before_priority)s)"
+)
 
 _NOT_PAUSED = """queue NOT IN (SELECT queue FROM delayedq_pausedqueue)
     AND kind NOT IN (SELECT kind FROM delayedq_pausedtask)"""

@@ -43,7 +43,16 @@ from delayedq.store.mysql.database import (
 )
 from delayedq.store.offers import in_lock_order
 from delayedq.store.operator import ALL_KEYS, OperatorStore, Seen
-from delayedq.store.protocol import ClaimRequest, Flaw, Lane, LaneHead, Offered, OfferOutcome, OnConflict
+from delayedq.store.protocol import (
+    ClaimRequest,
+    Flaw,
+    Lane,
+    LaneHead,
+    Offered,
+    OfferOutcome,
+    OnConflict,
+    with_watermarks,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -193,6 +202,9 @@ class MySQLStore(Store):
         seen = [lane for lane, paused in self._lanes() if not paused and (queues is None or lane.queue in queues)]
         return self.peek(seen)
 
+    def scan_ahead(self, known: Sequence[Lane], queues: Collection[str] | None = None) -> list[LaneHead]:
+        return self.peek(with_watermarks(self._lanes_around(known), known, queues))
+
     def lanes(self) -> list[Lane]:
         return [lane for lane, _ in self._lanes()]
 
@@ -202,6 +214,17 @@ class MySQLStore(Store):
         while rows := self.database.rows(sql.NEXT_LANE, {"queue": last.queue, "priority": last.priority}):
             last = Lane(*rows[0][:2])
             yield last, bool(rows[0][2])
+
+    def _lanes_around(self, known: Sequence[Lane]) -> Iterator[Lane]:
+        """The same, but of the known ones nothing is read: they go in by name."""
+        last = Lane("", 0)
+        for stop in (*sorted(known), None):
+            statement = sql.NEXT_LANE_BEFORE if stop else sql.NEXT_LANE
+            before = {"before_queue": stop.queue, "before_priority": stop.priority} if stop else {}
+            while rows := self.database.rows(statement, {"queue": last.queue, "priority": last.priority, **before}):
+                yield (last := Lane(*rows[0][:2]))
+            if stop:
+                yield (last := stop)
 
     def peek(self, lanes: Sequence[Lane]) -> list[LaneHead]:
         moment = self.database.now_parameter

@@ -137,6 +137,37 @@ WHERE (%(queues)s::text[] IS NULL OR lane.queue = ANY(%(queues)s::text[]))
     AND {_NOT_PAUSED}
 """
 
+# The same loose scan, which goes from one known lane to the next by name: of a known lane it reads nothing but its
+# first row from its watermark on, and between two of them there are only rows of lanes that nobody knows yet.
+SCAN_AHEAD = f"""
+WITH RECURSIVE known AS MATERIALIZED (SELECT * FROM {_LANES}),
+lane AS (
+    SELECT ''::varchar AS queue, (-32768)::smallint AS priority
+    UNION ALL
+    SELECT coalesce(new.queue, later.queue)::varchar, coalesce(new.priority, later.priority)
+    FROM lane
+    LEFT JOIN LATERAL (
+        SELECT queue, priority FROM known
+        WHERE (known.queue, known.priority) > (lane.queue, lane.priority) ORDER BY queue, priority LIMIT 1
+    ) AS later ON true
+    LEFT JOIN LATERAL (
+        (SELECT queue, priority FROM delayedq_message
+        WHERE queue >= lane.queue AND (queue, priority) > (lane.queue, lane.priority)
+            AND (queue, priority) < (later.queue, later.priority)
+        ORDER BY queue, priority LIMIT 1)
+        UNION ALL
+        (SELECT queue, priority FROM delayedq_message
+        WHERE queue >= lane.queue AND (queue, priority) > (lane.queue, lane.priority) AND later.queue IS NULL
+        ORDER BY queue, priority LIMIT 1)
+    ) AS new ON true
+    WHERE new.queue IS NOT NULL OR later.queue IS NOT NULL
+)
+SELECT {_LANE_HEAD}
+FROM (SELECT lane.queue, lane.priority, known.watermark FROM lane LEFT JOIN known USING (queue, priority)) AS lane
+CROSS JOIN LATERAL {_HEAD}
+WHERE (%(served)s::text[] IS NULL OR lane.queue = ANY(%(served)s::text[])) AND {_NOT_PAUSED}
+"""
+
 PEEK = f"SELECT {_LANE_HEAD} FROM {_LANES} CROSS JOIN LATERAL {_HEAD} WHERE {_NOT_PAUSED}"
 
 # Claiming -----------------------------------------------------------------------------------------------------------

@@ -195,6 +195,10 @@ class PostgreSQLStore(PostgreSQLEnds, Store):
         rows = self.database.rows(sql.SCAN, {"queues": None if queues is None else list(queues)})
         return [LaneHead(*row) for row in rows]
 
+    def scan_ahead(self, known: Sequence[Lane], queues: Collection[str] | None = None) -> list[LaneHead]:
+        parameters = {**of_lanes(known), "served": None if queues is None else list(queues)}
+        return [LaneHead(*row) for row in self.database.rows(sql.SCAN_AHEAD, parameters)]
+
     def lanes(self) -> list[Lane]:
         return [Lane(*row) for row in self.database.rows(sql.LANES)]
 
