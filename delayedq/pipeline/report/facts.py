@@ -325,6 +325,7 @@ def _attempts(messages: DataFrame) -> DataFrame:
         }
     )
     earlier = F.filter(failures, lambda other: other.attempt < failure.attempt)
+    left = F.coalesce("began", "started", "ended")
     return rows.withColumns(
         {
             "whole": whole,
@@ -334,8 +335,8 @@ def _attempts(messages: DataFrame) -> DataFrame:
             "is_last": whole | (failure.attempt == F.col("attempts")),
             "exception": failure.exception,
             "again": F.when(~whole, F.exists(earlier, lambda other: other.exception == failure.exception)),
-            # Whose clock was behind began before its time.
-            "left": F.greatest(F.coalesce("began", "started", "ended"), "arrived"),
+            # Whose clock was behind began before its time. greatest() passes over NULL: what still waits has not left.
+            "left": F.when(left.isNotNull(), F.greatest(left, F.col("arrived"))),
             "late": not_negative(F.col("began") - F.col("nominal")),
         }
     )

@@ -1,0 +1,60 @@
+"""Each table of a report is what DuckDB makes of the same rows by the definitions of the docs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from delayedq.pipeline.report.facts import ERROR
+from delayedq.pipeline.report.tables import measure
+from delayedq.pipeline.spark.schema import LAKE
+from delayedq.sql.states import FINAL_STATES, LIVE_STATES
+from tests.pipeline.report.histories import ended, frame
+from tests.pipeline.report.judge import KEYS, judged
+from tests.pipeline.report.outcomes import DST, FIRST, YEARS, history
+
+WEEK = timedelta(days=7)
+WINDOWS = {
+    "ten years": (FIRST, FIRST + YEARS),
+    **{f"hours of a week, DST in {zone.key}": (at - WEEK / 2, at + WEEK / 2) for zone, at in DST.items()},
+    "minutes around DST": (min(DST.values()) - timedelta(hours=1), min(DST.values()) + timedelta(hours=2)),
+}
+NEAR = {"p50", "p95", "p99"}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    found = history(6_000)
+    assert set(found["state"].to_pylist()) == {*FINAL_STATES, *LIVE_STATES}
+    return found
+
+
+@pytest.fixture(scope="module", params=WINDOWS.values(), ids=WINDOWS)
+def both(request, spark, rows):
+    """The figures, and the tables as DuckDB has them."""
+    figures = measure(spark.createDataFrame(rows, LAKE), *request.param)
+    return figures, judged(rows, figures.window)
+
+
+@pytest.mark.parametrize("table", KEYS)
+def test_each_row_is_the_same(both, table):
+    figures, judge = both
+    found = {tuple(row[key] for key in KEYS[table]): row for row in figures.rows(table)}
+
+    assert set(found) == set(judge[table])
+    assert found
+    differing = [
+        (key, name, found[key][name], value)
+        for key, row in judge[table].items()
+        for name, value in row.items()
+        if found[key][name] != pytest.approx(value, rel=ERROR if name in NEAR else 1e-6, abs=1e-5)
+    ]
+    assert differing == []
+
+
+def test_what_still_waits_is_in_the_backlog(spark):
+    waiting = ended(None, None, id=1, state="waiting", attempts=0, due=5.0)
+    figures = measure(frame(spark, waiting), waiting["created_at"], waiting["created_at"] + timedelta(seconds=100))
+
+    assert [row["waiting"] for row in figures.rows("backlog")] == [0] * 65 + [1] * 35
