@@ -1,0 +1,67 @@
+"""A Delta table of what has ended, which a stream keeps minutes behind the queue. Each message is in it once.
+
+Spark writes down in its checkpoint what a batch holds before it runs the batch, and runs it again after a kill. The
+table takes each number of a batch once, in the commit that adds its rows. So both belong together: the checkpoint is a
+directory of the table, which readers of Delta pass over.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from delayedq.pipeline.spark import register
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+    from pathlib import Path
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+    from delayedq.pipeline.spark.connecting import Address
+
+CHECKPOINT = "_checkpoint"
+#: What the table calls the stream.
+STREAM = "live"
+#: Without arguments and results, which may be long or private.
+COLUMNS = (
+    "id,state,queue,kind,key,attempts,created_at,scheduled_at_initially,scheduled_at,started_at,finished_at,errors"
+)
+
+
+def stream(spark: SparkSession, address: Address, path: Path, every: timedelta | None = None) -> StreamingQuery:
+    """Start to add what ends to the table. every: the pause between two batches; None: end when all is added.
+
+    Raises ValueError if the table is there without its checkpoint, by which a stream knows what it has.
+    """
+    if DeltaTable.is_deltatable(str(path)) and not (path / CHECKPOINT).exists():
+        raise ValueError(f"The table at {path} has lost its {CHECKPOINT}: begin with a new one.")
+    register(spark)
+    ended = spark.readStream.format("delayedq").options(address=address.reference, columns=COLUMNS).load()
+    sink = ended.writeStream.option("checkpointLocation", str(path / CHECKPOINT))
+    sink = sink.foreachBatch(lambda frame, number: _add(frame, number, path))
+    timed = (
+        sink.trigger(availableNow=True) if every is None else sink.trigger(processingTime=f"{every.seconds} seconds")
+    )
+    return timed.start()
+
+
+def _add(frame: DataFrame, number: int, path: Path) -> None:
+    add(frame.toArrow(), number, path)
+
+
+def add(rows: pa.Table, number: int, path: Path) -> bool:
+    """Commit the rows of this batch. False, and nothing is changed, if they were before.
+
+    Raises deltalake's CommitFailedError if another stream has committed at the same moment.
+    """
+    table = DeltaTable(str(path)) if DeltaTable.is_deltatable(str(path)) else None
+    last = None if table is None else table.transaction_version(STREAM)
+    if last is not None and last >= number:
+        return False
+    once = CommitProperties(app_transactions=[Transaction(STREAM, number)], max_commit_retries=0)
+    write_deltalake(table or str(path), rows, mode="append", commit_properties=once)
+    return True

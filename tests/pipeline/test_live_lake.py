@@ -1,0 +1,86 @@
+"""The live table of the example project: each message once, whatever is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from example_project.flights.live import CHECKPOINT, add
+from tests.pipeline.queued import history
+
+ROOT = Path(__file__).parents[2]
+#: Seconds that a stream has to start and to add a batch, on a busy machine.
+PATIENCE = 300
+
+
+def ids(path):
+    if not DeltaTable.is_deltatable(str(path)):
+        return []
+    return sorted(DeltaTable(str(path)).to_pyarrow_table(columns=["id"])["id"].to_pylist())
+
+
+def test_a_batch_that_is_run_again_is_added_once(tmp_path):
+    rows = pa.table({"id": [1, 2]})
+
+    assert add(rows, 0, tmp_path)
+    assert not add(rows, 0, tmp_path)
+    assert add(pa.table({"id": [3]}), 1, tmp_path)
+    assert not add(rows, 0, tmp_path)
+
+    assert ids(tmp_path) == [1, 2, 3]
+
+
+@contextmanager
+def streaming(environment, path, *options):
+    """The command in a group of its own, with Java and Python's workers; all of them are killed at the end."""
+    command = [sys.executable, "manage.py", "live_lake", str(path), *options]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def until(process, condition):
+    """Wait for it while the process runs."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert process.poll() is None, process.stdout.read().decode()[-3000:]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_a_stream_that_is_killed_again_and_again_loses_and_doubles_nothing(java, store, environment, tmp_path):
+    path = tmp_path / "live"
+    environment |= {"DJANGO_SETTINGS_MODULE": "example_project.settings"}
+    commits, planned = path / CHECKPOINT / "commits", path / CHECKPOINT / "offsets"
+    moments = [
+        (planned / "0").exists,  # a batch is planned
+        lambda: len(ids(path)) >= 100,  # it is in the table, and Spark may not know
+        (commits / "1").exists,  # a second one is done
+    ]
+    for number, moment in enumerate(moments):
+        history(range(1 + 100 * number, 101 + 100 * number))
+        with streaming(environment, path, "--every", "1") as process:
+            until(process, moment)
+
+    with streaming(environment, path, "--once") as process:
+        until(process, lambda: ids(path) == list(range(1, 301)))
+    with streaming(environment, path, "--once") as process:
+        assert process.wait(PATIENCE) == 0
+
+    assert ids(path) == list(range(1, 301))
