@@ -43,6 +43,9 @@ TASKS = {
     },
 }
 
+# A schedule of a step of the pipeline.
+STEP = {"task": "delayedq.pipeline.tasks.schedule_step", "timezone": "America/New_York"}
+
 DELAYEDQ = {
     # Where `run_pipeline archive` moves history to.
     "LAKE": env.str("DELAYEDQ_LAKE", default=str(BASE_DIR / "lake")),
@@ -57,13 +60,11 @@ DELAYEDQ = {
             "task": "example_project.flights.tasks.sweep",
             "cron": "*/15 * * * *",
         },
-        # Needs the spark extra and Java.
-        "archive": {
-            "task": "delayedq.pipeline.tasks.schedule_step",
-            "kwargs": {"arguments": ["archive"]},
-            "cron": "15 3 * * *",
-            "timezone": "America/New_York",
-        },
+        # These need the spark extra and Java.
+        "archive": STEP | {"kwargs": {"arguments": ["archive"]}, "cron": "15 3 * * *"},
+        "compact": STEP | {"kwargs": {"arguments": ["compact"]}, "cron": "15 4 * * sun"},
+        "history": STEP
+        | {"kwargs": {"arguments": ["report", "--output", str(BASE_DIR / "delayedq-report")]}, "cron": "15 5 * * *"},
     },
 }
 

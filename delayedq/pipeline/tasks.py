@@ -12,6 +12,7 @@ from datetime import timedelta
 from tempfile import TemporaryFile
 
 from delayedq.backend import somewhere
+from delayedq.core.bounds import NAME_LENGTH, is_storable
 from delayedq.exceptions import PipelineError
 from delayedq.tasks import current_message, task
 
@@ -32,29 +33,36 @@ def run_step(arguments: list[str]) -> str:
     """`manage.py run_pipeline` with these arguments, in a process of its own: Java's memory goes with it.
 
     Its key is the step's, so that there is one at a time; when its lease is lost, the process is ended. Returns what it
-    told. Raises PipelineError, with the end of what it told, if it fails.
+    told. Raises PipelineError, with the end of what it told, if it fails. Its progress is the last line so far.
     """
     command = [sys.executable, "-m", "django", "run_pipeline", *arguments]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with TemporaryFile("w+") as told:
-        process = subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT, env=environment)  # noqa: S603 - ours
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": "1"}
+    with TemporaryFile() as file:
+        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)  # noqa: S603 - ours
         try:
-            code = _wait(process)
+            code = _wait(process, file.fileno())
         finally:
             process.kill()
             process.wait()
-        told.seek(0)
-        end = told.read()[-_TOLD:]
+        end = _told(file.fileno())[-_TOLD:]
     if code:
         raise PipelineError(f"run_pipeline {' '.join(arguments)} failed: {end}")
     return end
 
 
-def _wait(process: subprocess.Popen[bytes]) -> int:
-    message = current_message()
+def _wait(process: subprocess.Popen[bytes], file: int) -> int:
+    message, reported = current_message(), 0
     while not message.lease_lost:
         try:
             return process.wait(CHECKED_EVERY)
         except subprocess.TimeoutExpired:
-            continue
+            lines = [line for line in _told(file).splitlines() if is_storable(line)]
+            if len(lines) > reported:
+                reported = len(lines)
+                message.progress(reported, note=lines[-1][:NAME_LENGTH])
     raise PipelineError("The lease was lost: another worker may run this step now.")
+
+
+def _told(file: int) -> str:
+    """What the process told so far. It writes at the offset that both share, which therefore stays where it is."""
+    return os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace")

@@ -13,6 +13,7 @@ from delayedq.operations.rules import Rule
 from delayedq.operations.verdict import verdict
 from delayedq.pipeline.models import ArchiveBatch, LakeCheck
 from tests.app import tasks
+from tests.pipeline.given import finished
 
 pytestmark = pytest.mark.usefixtures("no_statistics_of_other_tests")
 NIGHTLY = {"task": tasks.nothing.module_path, "cron": "0 3 * * *"}
@@ -55,6 +56,37 @@ def test_a_lake_that_is_set_and_can_not_be_read(store, settings, tmp_path):
 
     assert (found.condition, found.sentence.startswith("The lake can't be read: ")) == ("lake", True)
     assert "LAKE" in found.cure
+
+
+def scheduled(*arguments, **more):
+    """An archive each day at 03:00 UTC."""
+    schedule = {"task": "delayedq.pipeline.tasks.schedule_step", "kwargs": {"arguments": list(arguments)}}
+    return {"CRON": {"nightly": schedule | {"cron": "0 3 * * *", "timezone": "UTC"} | more}}
+
+
+@pytest.mark.parametrize(
+    ("days", "moved", "arguments", "more", "found"),
+    [
+        (11, None, ["archive"], {}, True),
+        (11, 4, ["archive"], {}, True),
+        (11, 1, ["archive"], {}, False),  # it does its work
+        (8, None, ["archive"], {}, False),  # one tick may be late
+        (11, None, ["compact"], {}, False),
+        (11, None, ["archive", "--older-than", "30d"], {}, False),
+        (11, None, ["archive"], {"enabled": False}, False),
+    ],
+)
+def test_a_scheduled_archive_that_moves_nothing_is_told(store, settings, days, moved, arguments, more, found):
+    settings.DELAYEDQ = scheduled(*arguments, **more)
+    now = store.now()
+    finished(1, now - timedelta(days=days)).save(using=store.alias)
+    if moved is not None:
+        batch_of(store, state="deleted", deleted_at=now - timedelta(days=moved))
+
+    troubles = [one for one in diagnose(store) if one.condition == "archive behind"]
+
+    assert len(troubles) == found
+    assert all("nightly" in one.sentence for one in troubles)
 
 
 def batch_of(store, **given):

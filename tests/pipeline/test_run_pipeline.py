@@ -115,7 +115,7 @@ def test_without_activation_and_after_a_lake_that_was_not_made_to_the_end(java, 
 @pytest.fixture
 def held():
     """As if a worker ran this test as a task. `lease_lost` may be set."""
-    message = SimpleNamespace(lease_lost=False)
+    message = SimpleNamespace(lease_lost=False, progress=lambda *_, **__: None)
     token = current_attempt.set(message)
     yield message
     current_attempt.reset(token)
@@ -151,3 +151,19 @@ def test_a_step_whose_lease_was_lost_is_ended(held):
 
     with pytest.raises(PipelineError, match="lease was lost"):
         tasks.run_step(["archive", "--help"])
+
+
+def test_the_progress_of_a_step_is_what_its_process_told_last(held, tmp_path):
+    reports = []
+
+    def progress(done, note):
+        reports.append((done, note))
+        process.communicate(b"go on")
+
+    held.progress = progress
+    with (tmp_path / "told").open("wb+") as told:
+        command = [sys.executable, "-uc", "print('Writing ...'); print('x' * 300, flush=True); input()"]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=told)
+        assert tasks._wait(process, told.fileno()) == 0
+
+    assert reports[-1] == (2, "x" * 200)
