@@ -158,7 +158,7 @@ def _behind(now: datetime) -> Iterator[Trouble]:
 
 def _archive_schedules() -> dict[str, Schedule]:
     """By its name, each schedule of the settings that archives. One that is wrong is told by `check`."""
-    found = {}
+    found: dict[str, Schedule] = {}
     for name, given in get_settings().CRON.items():
         if isinstance(given, dict) and given.get("task") == SCHEDULED_BY:
             with suppress(ImproperlyConfigured):
@@ -170,8 +170,8 @@ def _archive_schedules() -> dict[str, Schedule]:
 
 def _archives(given: dict[str, Any]) -> bool:
     """Is the step that this schedule starts the archive, by ARCHIVE_AFTER alone?"""
-    arguments = given.get("kwargs", {}).get("arguments") or next(iter(given.get("args", [])), [])
-    return list(arguments[:1]) == ["archive"] and "--older-than" not in arguments
+    arguments: list[str] = given.get("kwargs", {}).get("arguments") or next(iter(given.get("args", [])), [])
+    return arguments[:1] == ["archive"] and "--older-than" not in arguments
 
 
 def _lost_rows(batches: Sequence[ArchiveBatch]) -> Iterator[Trouble]:

@@ -162,7 +162,7 @@ def test_the_progress_of_a_step_is_what_its_process_told_last(held, tmp_path):
 
     held.progress = progress
     with (tmp_path / "told").open("wb+") as told:
-        command = [sys.executable, "-uc", "print('Writing ...'); print('x' * 300, flush=True); input()"]
+        command = [sys.executable, "-uc", "print('Writing ...\\n' + 'x' * 300); input()"]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=told)
         assert tasks._wait(process, told.fileno()) == 0
 

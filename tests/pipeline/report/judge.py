@@ -104,6 +104,13 @@ def _percentiles(rows: str, *by: str) -> str:
     )
 
 
+_RECOVERED = """
+SELECT kind, no_less(ended - failed_at) AS seconds FROM messages JOIN firsts USING (id)
+WHERE state = 'succeeded' AND ended BETWEEN $since AND $last
+"""
+
+_LATE = "SELECT schedule, no_less(began - nominal) AS seconds FROM ticks WHERE began IS NOT NULL"
+
 _BUCKET = "floor(moment / $width) * $width"
 
 #: What each table holds, by its name there.
@@ -144,23 +151,12 @@ QUERIES = {
             count(*) FILTER (state = 'failed' AND attempt = told.attempts) AS dead, sum(run) AS wasted
         FROM told WHERE run IS NOT NULL AND exception IS NOT NULL AND ended BETWEEN $since AND $last
         GROUP BY kind, exception""",
-    "recoveries": """
+    "recoveries": f"""
         WITH firsts AS (SELECT id, min_by(ended, attempt) AS failed_at FROM failed GROUP BY id)
-        """
-    + _percentiles(
-        """SELECT kind, no_less(ended - failed_at) AS seconds FROM messages JOIN firsts USING (id)
-        WHERE state = 'succeeded' AND ended BETWEEN $since AND $last""",
-        "kind",
-    ),
+        SELECT kind, n, p50, p95, longest FROM ({_percentiles(_RECOVERED, "kind")})""",
     "drift": f"""
         WITH ticks AS (SELECT * FROM lives WHERE schedule IS NOT NULL AND ended BETWEEN $since AND $last),
-        late AS ({
-        _percentiles(
-            '''SELECT schedule, no_less(began - nominal) AS seconds FROM ticks
-            WHERE began IS NOT NULL''',
-            "schedule",
-        )
-    }),
+        late AS ({_percentiles(_LATE, "schedule")}),
         counts AS (SELECT schedule, count(*) FILTER (began IS NULL) AS cancelled,
             count(began) - count(DISTINCT CASE WHEN began IS NOT NULL THEN (nominal, kind, queue) END) AS repeated
             FROM ticks GROUP BY schedule)
