@@ -24,6 +24,8 @@ SETTINGS = (
 project.configure("delayedq", backend="delayedq.backend.DelayedQBackend", database=DATABASE)
 prepare = project.migrate
 
+import delayedq.tasks  # noqa: E402 - it needs the settings
+
 
 @task
 def nothing(number: int) -> None:
@@ -102,6 +104,25 @@ def ping_later(count: int) -> None:
         time.sleep(random.uniform(0.03, 0.07))
         when = timezone.now() + timedelta(seconds=2)
         stamp.schedule_at(when, when.timestamp())
+
+
+@delayedq.tasks.task(max_attempts=2, backoff=timedelta(seconds=1))
+def once_more(number: int) -> None:
+    if delayedq.tasks.current_message().attempt == 1:
+        raise ValueError(number)
+
+
+def trickle(rate: int, seconds: int) -> None:
+    """Offer `rate` messages a second: due now, due within ten seconds, failing once, and offered again by a key."""
+    for number in range(4 * seconds):
+        ends_at = time.monotonic() + 0.25
+        each = range(rate // 16)
+        nothing.enqueue_bulk(((one,), {}) for one in each)
+        once_more.enqueue_bulk(((one,), {}) for one in each)
+        for one in each:
+            nothing.schedule_in(timedelta(seconds=random.uniform(0, 10)), one)
+            nothing.schedule_in(timedelta(seconds=1), one, key=f"{one}-{number // 2}")
+        time.sleep(max(0.0, ends_at - time.monotonic()))
 
 
 def fill_flat(count: int) -> None:
