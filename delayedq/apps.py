@@ -25,5 +25,6 @@ class DelayedQConfig(AppConfig):
 
     def ready(self) -> None:
         from delayedq import checks, references, signals  # noqa: F401  they register what they define
+        from delayedq.store import migrating  # noqa: F401  the same
 
         autodiscover_modules("tasks")

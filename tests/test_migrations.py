@@ -34,7 +34,8 @@ def new(alias, environment, tmp_path):
 
 def begin(environment, *arguments):
     command = [sys.executable, *arguments]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(command, env=environment, text=True, **pipes)
 
 
 def succeed(environment, *arguments):
@@ -60,15 +61,48 @@ def test_c9_migrating_again_changes_nothing(new):
     use(new, POLL)
 
 
-def test_c9_two_processes_that_migrate_at_once_leave_a_whole_schema(new):
-    """The database may refuse the second process, which then succeeds at its next try."""
-    with begin(new, *MIGRATE, CORE) as one, begin(new, *MIGRATE, CORE) as other:
-        said = [process.communicate()[0] for process in (one, other)]
+#: Migrates nothing, and lets nobody else do so until its input ends.
+LOCK = """
+import django; django.setup()
+from delayedq.store import default_store
+lock = default_store().database.migration_lock()
+print("locked", flush=True)
+input()
+lock.close()
+"""
+RECORDED_TWICE = """
+from django.db import connection
+with connection.cursor() as cursor:
+    cursor.execute("SELECT app, name FROM django_migrations GROUP BY app, name HAVING count(*) > 1")
+    assert not cursor.fetchall()
+"""
 
-    assert 0 in {one.returncode, other.returncode}, said
-    assert "No migrations to apply" in migrate(new)
+
+def test_c9_two_processes_that_migrate_at_once_both_succeed(new):
+    """Each has planned to do all of it, also what is Django's own."""
+    with begin(new, "-c", LOCK) as locking:
+        assert locking.stdout.readline() == "locked\n"
+        with begin(new, *MIGRATE) as one, begin(new, *MIGRATE) as other:
+            before = [until_it_waits(process) for process in (one, other)]
+            locking.communicate("\n")
+            said = [process.communicate()[0] for process in (one, other)]
+
+    assert all("Apply all migrations" in text for text in before), before
+    assert (one.returncode, other.returncode) == (0, 0), said
+    assert sum("Another process has done this meanwhile: " in text for text in said) == 1
+    assert "No migrations to apply" in succeed(new, *MIGRATE)
+    use(new, RECORDED_TWICE)
     use(new, OFFER)
     use(new, POLL)
+
+
+def until_it_waits(process):
+    said = ""
+    for line in process.stdout:
+        said += line
+        if line == "Another process migrates this database: waiting for it.\n":
+            break
+    return said
 
 
 def test_c9_messages_outlive_an_upgrade_of_the_schema(new):

@@ -10,7 +10,7 @@ import os
 import re
 import select
 from abc import ABC, abstractmethod
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from copy import copy
 from functools import partial, wraps
 from threading import local
@@ -24,8 +24,8 @@ from delayedq.core.backoff import retry
 from delayedq.store.connecting import separate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager, ExitStack
     from datetime import datetime
 
     from django.db import DatabaseError
@@ -215,6 +215,26 @@ class Database(ABC):
     @abstractmethod
     def is_deadlock(self, error: OperationalError) -> bool:
         """Whether this error says that the transaction was undone for the sake of another, and may be tried again."""
+
+    # Migrations
+
+    #: Whether an index can be built without a lock that claims wait for.
+    builds_indexes_beside: ClassVar[bool] = False
+
+    @abstractmethod
+    def migration_lock(self) -> ExitStack | None:
+        """The lock of the process that migrates; None: another process has it. It ends when it is closed, and with the
+        process. Raises django.db.Error, or OSError for a file.
+        """
+
+    @contextmanager
+    def short_lock_waits(self) -> Iterator[None]:
+        """Within it, a statement of this thread that waits for a table fails after a second: see `is_lock_timeout`."""
+        yield
+
+    def is_lock_timeout(self, error: OperationalError) -> bool:  # noqa: ARG002 - none where tables have no locks
+        """Whether this error says that a lock did not come free in time."""
+        return False
 
 
 class HasDatabase(Protocol):

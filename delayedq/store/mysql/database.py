@@ -6,6 +6,7 @@ The rows travel as JSON documents, so that the number of statements does not gro
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack, contextmanager
 from datetime import UTC
 from itertools import batched
 from typing import TYPE_CHECKING, Any, ClassVar, overload
@@ -15,6 +16,7 @@ from delayedq.core.instants import MICROSECOND
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.exceptions import InvalidTime
 from delayedq.sql.dialects import MYSQL, Dialect, instant
+from delayedq.store.connecting import separate
 from delayedq.store.database import Database, Listener
 from delayedq.store.mysql import sql
 from delayedq.store.mysql.sql import NEWEST
@@ -155,6 +157,8 @@ ROWS = 1_000
 
 #: This transaction was undone to end a deadlock; a lock did not come free in time.
 UNDONE = {1213, 1205}
+#: The latter.
+LOCKED = 1205
 
 
 class MySQLDatabase(Database):
@@ -177,6 +181,28 @@ class MySQLDatabase(Database):
 
     def is_deadlock(self, error: OperationalError) -> bool:
         return error.args[0] in UNDONE
+
+    def migration_lock(self) -> ExitStack | None:
+        session = separate(self.alias)
+        with ExitStack() as lock:
+            lock.callback(session.close)
+            with session.cursor() as cursor:
+                for statement in sql.MIGRATION_LOCK:
+                    cursor.execute(statement)
+                is_ours: int = cursor.fetchone()[0]
+            return lock.pop_all() if is_ours else None
+
+    @contextmanager
+    def short_lock_waits(self) -> Iterator[None]:
+        before = self.rows(sql.LOCK_TIMEOUT_NOW)[0][0]
+        self.write(sql.SET_LOCK_TIMEOUT, {"seconds": 1})
+        try:
+            yield
+        finally:
+            self.write(sql.SET_LOCK_TIMEOUT, {"seconds": before})
+
+    def is_lock_timeout(self, error: OperationalError) -> bool:
+        return error.args[:1] == (LOCKED,)
 
     def rows_of(self, statement: str, ids: Iterable[int], **parameters: Any) -> list[tuple[Any, ...]]:
         """What a statement reads about these ids, in their order: all transactions lock them alike."""

@@ -379,6 +379,17 @@ FOR UPDATE SKIP LOCKED
 
 PRUNE = f"DELETE finished FROM {_HISTORY_BY_ID}"
 
+# Migrations ---------------------------------------------------------------------------------------------------------
+#: The lock of whoever migrates this database; all databases of a server share the names. Its session is idle meanwhile.
+MIGRATION_LOCK = (
+    "SET SESSION wait_timeout = 604800",
+    "SELECT GET_LOCK(CONCAT('delayedq.migrate.', MD5(DATABASE())), 0)",
+)
+
+#: Claims wait behind a migration that waits for a table: so long, and the moment of the change itself.
+LOCK_TIMEOUT_NOW = "SELECT @@SESSION.lock_wait_timeout"
+SET_LOCK_TIMEOUT = "SET SESSION lock_wait_timeout = %(seconds)s"
+
 # Workers ------------------------------------------------------------------------------------------------------------
 HEARTBEAT = f"""
 {registry.INSERT}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import struct
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -21,6 +21,7 @@ from delayedq.conf import get_settings
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.sql.dialects import POSTGRESQL, Dialect
 from delayedq.store.claim_tokens import new_token
+from delayedq.store.connecting import separate
 from delayedq.store.database import Database, Listener
 from delayedq.store.postgresql import sql
 from delayedq.store.postgresql.sql import LISTEN, LISTEN_TO_STOPPED, LISTEN_TO_WAITING
@@ -190,6 +191,8 @@ def of_returns(returns: Sequence[GiveBack]) -> dict[str, Any]:
 
 #: A deadlock; a serialization failure.
 UNDONE = {"40P01", "40001"}
+#: A lock was not free in time.
+LOCKED = "55P03"
 
 
 class _BatchCursor(psycopg.Cursor[Any]):
@@ -268,6 +271,31 @@ class PostgreSQLDatabase(Database):
 
     def is_deadlock(self, error: OperationalError) -> bool:
         return getattr(error.__cause__, "sqlstate", None) in UNDONE
+
+    builds_indexes_beside: ClassVar[bool] = True
+
+    def migration_lock(self) -> ExitStack | None:
+        """In a transaction, for which a pooler keeps the session. It has no snapshot, so nothing waits for its end."""
+        session = separate(self.alias)
+        with ExitStack() as lock:
+            lock.callback(session.close)
+            session.set_autocommit(False)
+            with session.cursor() as cursor:
+                for statement in sql.MIGRATION_LOCK:
+                    cursor.execute(statement)
+                is_ours: bool = cursor.fetchone()[0]
+            return lock.pop_all() if is_ours else None
+
+    @contextmanager
+    def short_lock_waits(self) -> Iterator[None]:
+        """Within a transaction."""
+        before = self.rows(sql.LOCK_TIMEOUT_NOW)[0][0]
+        self.write(sql.MIGRATION_LOCK_TIMEOUT)
+        yield  # after an error the savepoint is rolled back, and with it this setting
+        self.rows(sql.SET_LOCK_TIMEOUT, {"timeout": before})
+
+    def is_lock_timeout(self, error: OperationalError) -> bool:
+        return getattr(error.__cause__, "sqlstate", None) == LOCKED
 
     def batch(self, statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
         """`rows` for hundreds of messages: parameters stay out of the statement, and rows come in binary.

@@ -341,6 +341,23 @@ WITHDRAW = _CANCEL.format(which=f"id = {FREE} AND lease_token IS NULL AND attemp
 # The lease keeper prunes, and must not wait longer than 1 s for a lock: renewals come first.
 LOCK_TIMEOUT = "SET LOCAL lock_timeout = '1s'"
 
+# Migrations ---------------------------------------------------------------------------------------------------------
+#: The lock of whoever migrates: a number of its own among the advisory locks of the database, held by a transaction
+#: that may be open for hours.
+MIGRATION_LOCK = (
+    "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    """
+    SELECT set_config(name, '0', true) FROM pg_settings
+    WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')
+    """,
+    "SELECT pg_try_advisory_xact_lock(4990113571238846)",
+)
+
+#: Claims wait behind a migration that waits for a table: so long, and the moment of the change itself.
+MIGRATION_LOCK_TIMEOUT = "SET LOCAL lock_timeout = '500ms'"
+LOCK_TIMEOUT_NOW = "SELECT current_setting('lock_timeout')"
+SET_LOCK_TIMEOUT = "SELECT set_config('lock_timeout', %(timeout)s, true)"
+
 # History ------------------------------------------------------------------------------------------------------------
 FINISHED = "SELECT id FROM delayedq_finishedmessage WHERE id = ANY(%(ids)s::bigint[])"
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
+from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from threading import local
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from urllib.parse import urlsplit
 
 from django.utils import timezone
 
@@ -124,6 +127,22 @@ class SQLiteDatabase(Database):
     def is_deadlock(self, error: OperationalError) -> bool:
         """Another connection wrote between a transaction's first read and its first write."""
         return getattr(error.__cause__, "sqlite_errorname", None) == "SQLITE_BUSY_SNAPSHOT"
+
+    def migration_lock(self) -> ExitStack | None:
+        """A locked file beside the database, which has no locks of sessions. It is there while somebody migrates."""
+        if self.connection.is_in_memory_db():  # type: ignore[attr-defined]  # of SQLite's
+            return ExitStack()
+        name = str(self.connection.settings_dict["NAME"])
+        path = Path(f"{urlsplit(name).path if name.startswith('file:') else name}-migrating")
+        with ExitStack() as lock:
+            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            lock.callback(os.close, file)
+            with suppress(BlockingIOError, FileNotFoundError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(file), path.stat()):  # else the process before has just removed it
+                    lock.callback(path.unlink)
+                    return lock.pop_all()
+        return None
 
     def many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> int:
         """Run a statement once per row; returns how many rows of the table it changed."""
