@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from django.contrib import messages
@@ -88,6 +88,9 @@ def compared(before: LanePosition, after: LanePosition, now: datetime) -> Compar
 
 SALT = "delayedq.admin.bulk"
 
+#: A signed choice is good for its own user, and so long.
+GOOD_FOR = timedelta(days=1)
+
 #: At most this many messages can be ticked one by one.
 MOST_TICKED = 1_000
 
@@ -108,14 +111,15 @@ class BulkChoice:
     #: The page on which it was chosen, to which the user returns.
     back: str = ""
 
-    def signed(self) -> str:
+    def signed(self, user: object) -> str:
+        """For the user with this primary key."""
         values = {**asdict(self), "as_of": self.as_of.isoformat()}
-        return signing.dumps(values, salt=SALT)
+        return signing.dumps(values, salt=f"{SALT}.{user}")
 
     @classmethod
-    def of(cls, signed: str) -> Self:
-        """The choice in a signed text. Raises BadSignature."""
-        values = signing.loads(signed, salt=SALT)
+    def of(cls, signed: str, user: object) -> Self:
+        """The choice in a signed text of this user's. Raises BadSignature, and SignatureExpired, which is one."""
+        values = signing.loads(signed, salt=f"{SALT}.{user}", max_age=GOOD_FOR)
         return cls(**{**values, "as_of": datetime.fromisoformat(values["as_of"])})
 
     @property
@@ -188,8 +192,8 @@ class BulkAdmin(ReadOnlyAdmin):
         demand(request, action.permission)
         try:
             chosen = self._chosen(request)
-        except (signing.BadSignature, ValueError):
-            return self._back(request, UNREADABLE)
+        except (signing.BadSignature, ValueError) as error:
+            return self._back(request, EXPIRED if isinstance(error, signing.SignatureExpired) else UNREADABLE)
         demand_filter(request, chosen.asked)
         if chosen.ids == []:
             return self._back(request, _("Tick messages first."))
@@ -205,7 +209,7 @@ class BulkAdmin(ReadOnlyAdmin):
 
     def _chosen(self, request: HttpRequest) -> BulkChoice:
         if signed := request.POST.get("chosen"):
-            return BulkChoice.of(signed)
+            return BulkChoice.of(signed, request.user.pk)
         everything = "everything" in request.POST
         ids = None if everything else _ids(request.POST.getlist("ids")[:MOST_TICKED])
         query = request.POST.get("query", "")
@@ -233,7 +237,7 @@ class BulkAdmin(ReadOnlyAdmin):
         context = {
             "action": action,
             "form": form,
-            "chosen": confirmed.signed(),
+            "chosen": confirmed.signed(request.user.pk),
             "preview": preview,
             "becomes": comparisons(form, [row.place for row in preview.rows], chosen.as_of),
             "most": None if preview.changing.exact else confirmed.most,
@@ -283,7 +287,8 @@ def demand_filter(request: HttpRequest, query: QueryDict) -> None:
         demand(request, "view_payload")
 
 
-UNREADABLE = gettext_lazy("The selection could not be read. Choose again.")
+UNREADABLE = gettext_lazy("The selection could not be read, or is another user's. Choose again.")
+EXPIRED = gettext_lazy("The selection is older than a day. Choose again.")
 
 _OWN_FIELDS = {"csrfmiddlewaretoken", "ongoing"}
 

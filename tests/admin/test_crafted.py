@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from itertools import product
 
 import pytest
+import time_machine
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.core import signing
+from django.utils import timezone
 
-from delayedq.admin.bulk import SALT
+from delayedq.admin.bulk import GOOD_FOR, SALT
 from delayedq.models import CronSchedule, Edit, FinishedMessage, Message, PausedQueue, Worker
 from delayedq.operations.pauses import pause
-from tests.admin.given import EDITS, HISTORY, MESSAGES, choose_all, dead, do, offer, text_of, tick
+from tests.admin.given import EDITS, HISTORY, MESSAGES, choose_all, dead, do, offer, said, text_of, tick
 from tests.app.tasks import echo
 
 QUEUES = "/admin/delayedq/pausedqueue/"
@@ -57,6 +60,36 @@ def test_a_row_of_a_worker_that_is_no_json_breaks_no_page(operator, store, runni
     Worker.objects.create(name="w", host="h", pid=1, threads=1, lease=60, running=running, started_at=now, seen_at=now)
     for url in (QUEUES, MESSAGES, f"{MESSAGES}{id_}/change/", "/admin/delayedq/dashboard/"):
         assert operator.get(url).status_code == 200
+
+
+# Forged choices
+
+
+def act(client, chosen):
+    return said(client.post(f"{MESSAGES}act/", {"action": "cancel", "confirmed": "yes", "chosen": chosen}, follow=True))
+
+
+def test_a_choice_of_another_user_or_an_altered_one_changes_nothing(operator, member, store):
+    id_ = offer(store, "a")
+    other = member("change_message", "delete_message", "cancel_message")
+    own = tick(operator, "cancel", id_).context["chosen"]
+    theirs = tick(other, "cancel", id_).context["chosen"]
+    signed = own.rpartition(":")[2]
+
+    for crafted in (theirs, f"{theirs.rpartition(':')[0]}:{signed}", f"x{own}", own[:-1]):
+        assert act(operator, crafted) == ["The selection could not be read, or is another user's. Choose again."]
+    assert act(other, own) == ["The selection could not be read, or is another user's. Choose again."]
+    assert Message.objects.count() == 1
+    assert act(other, theirs)[0].startswith("Cancel")
+    assert Message.objects.count() == 0
+
+
+def test_a_choice_of_the_day_before_changes_nothing(operator, store):
+    chosen = tick(operator, "cancel", offer(store, "a")).context["chosen"]
+
+    with time_machine.travel(timezone.now() + GOOD_FOR + timedelta(seconds=1)):
+        assert act(operator, chosen) == ["The selection is older than a day. Choose again."]
+    assert Message.objects.count() == 1
 
 
 # Forged progress

@@ -76,7 +76,7 @@ def test_without_an_action_or_ticked_messages_no_confirmation_is_shown(operator,
 def test_an_unreadable_selection_changes_nothing(operator, store, given):
     offer(store, "a")
     page = operator.post(f"{MESSAGES}act/", {"action": "cancel", "confirmed": "yes", **given}, follow=True)
-    assert said(page) == ["The selection could not be read. Choose again."]
+    assert said(page) == ["The selection could not be read, or is another user's. Choose again."]
     assert Message.objects.count() == 1
 
 
