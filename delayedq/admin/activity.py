@@ -16,6 +16,7 @@ from delayedq.admin.figures import rate_of
 from delayedq.admin.moments import when
 from delayedq.core.outlook import Outlook, Trend
 from delayedq.operations.activity import Activity, Utilisation, activity, next_messages, next_ticks
+from delayedq.operations.archived import archive_steps
 from delayedq.operations.wording import exact, grouped, seconds, span, visible
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from django.http import HttpRequest
     from django.utils.safestring import SafeString
 
+    from delayedq.operations.archived import ScheduledStep
     from delayedq.store.base import Store
 
 #: A backlog that takes longer is told to be empty in more than this.
@@ -42,6 +44,16 @@ class NextRow(NamedTuple):
     kind: str
 
 
+class StepRow(NamedTuple):
+    """A scheduled step of an archive. `state`: of its last run; "" if there was none."""
+
+    name: str
+    url: str
+    last: SafeString | str
+    state: str
+    following: SafeString | str
+
+
 class BusyRow(NamedTuple):
     """`share`: of the threads, from 0 to 100."""
 
@@ -56,6 +68,7 @@ def activity_of(request: HttpRequest, store: Store, now: datetime) -> dict[str, 
     try:
         found = activity(store, now)
         coming = [*_next(request, store, now)]
+        steps = archive_steps(store, now) if may(request, "view_cronschedule") else []
     except Error:
         return {}
     window = timedelta(seconds=found.window)
@@ -64,6 +77,7 @@ def activity_of(request: HttpRequest, store: Store, now: datetime) -> dict[str, 
         "window": span(window),
         "backlog": backlog_words(found.outlook, now, span(window)),
         "coming": coming,
+        "steps": [_step(step, now) for step in steps],
         "busy_workers": [_busy(one) for one in found.workers],
         "busy_queues": [_busy(one) for one in found.queues],
     }
@@ -109,8 +123,7 @@ def _next(request: HttpRequest, store: Store, now: datetime) -> Iterator[NextRow
     found: list[tuple[datetime, NextRow]] = []
     ticks = next_ticks(store, now) if may(request, "view_cronschedule") else []
     for at, name in ticks:
-        url = f"{reverse('admin:delayedq_cronschedule_schedule')}?{urlencode({'name': name})}"
-        found.append((at, NextRow(when(at, now), visible(name), url, "")))
+        found.append((at, NextRow(when(at, now), visible(name), _schedule_url(name), "")))
     for row in next_messages(store, now) if may(request, "view_message") else []:
         key = row.key or ""
         if not any(at == row.scheduled_at and key.startswith(f"{name}/") for at, name in ticks):  # else it is told
@@ -118,3 +131,12 @@ def _next(request: HttpRequest, store: Store, now: datetime) -> Iterator[NextRow
             name = visible(key) or f"#{row.pk}"
             found.append((row.scheduled_at, NextRow(when(row.scheduled_at, now), name, url, visible(row.kind))))
     yield from (shown for _at, shown in sorted(found, key=lambda one: one[0])[:SHOWN])
+
+
+def _step(step: ScheduledStep, now: datetime) -> StepRow:
+    name = visible(" ".join(step.arguments))
+    return StepRow(name, _schedule_url(step.schedule), when(step.last, now), step.state, when(step.following, now))
+
+
+def _schedule_url(name: str) -> str:
+    return f"{reverse('admin:delayedq_cronschedule_schedule')}?{urlencode({'name': name})}"

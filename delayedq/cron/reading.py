@@ -61,11 +61,12 @@ def _states(store: Store, ids: Sequence[int], now: datetime) -> dict[int, tuple[
     live = Message.objects.using(store.alias).only("attempt", "lease_token", "leased_until").in_bulk(ids)
     ended = FinishedMessage.objects.using(store.alias).only("outcome").in_bulk([id_ for id_ in ids if id_ not in live])
     return {id_: (row.outcome, id_, False) for id_, row in ended.items()} | {
-        id_: (_state(message, now), id_, True) for id_, message in live.items()
+        id_: (state_of(message, now), id_, True) for id_, message in live.items()
     }
 
 
-def _state(message: Message, now: datetime) -> str:
+def state_of(message: Message, now: datetime) -> str:
+    """A live message is running, retrying or due."""
     if message.lease_token is not None and message.leased_until is not None and message.leased_until > now:
         return "running"
     return "retrying" if message.attempt else "due"

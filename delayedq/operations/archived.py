@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     Look = Callable[[str], None]
     #: What is wrong with the archive of the database of this alias, by what the database alone says of it.
     Troubles = Callable[[str], list["Trouble"]]
+    #: The scheduled steps of the archive of the database of this alias, at this moment.
+    Steps = Callable[[str, datetime], list["ScheduledStep"]]
 
 
 class Found(NamedTuple):
@@ -49,13 +51,26 @@ class Trouble(NamedTuple):
     cure: str
 
 
+class ScheduledStep(NamedTuple):
+    """A step of an archive that cron starts. `last`: when its last run ended, or began if it runs. `state`: of that
+    run; "" if there was none. `following`: None if no tick comes.
+    """
+
+    schedule: str
+    arguments: list[str]
+    following: datetime | None
+    last: datetime | None = None
+    state: str = ""
+
+
 _FINDERS: list[Finder] = []
 _OPEN_SINCE: list[OpenSince] = []
 _LOOKS: list[Look] = []
 _TROUBLES: list[Troubles] = []
+_STEPS: list[Steps] = []
 
 
-def register_archive(finder: Finder, open_since: OpenSince, look: Look, troubles: Troubles) -> None:
+def register_archive(finder: Finder, open_since: OpenSince, look: Look, troubles: Troubles, steps: Steps) -> None:
     """Let messages be found in an archive, and monitoring see for how long a batch has been open, and what is amiss.
 
     Call it in `AppConfig.ready`; to register one again changes nothing.
@@ -65,6 +80,7 @@ def register_archive(finder: Finder, open_since: OpenSince, look: Look, troubles
         _OPEN_SINCE.append(open_since)
         _LOOKS.append(look)
         _TROUBLES.append(troubles)
+        _STEPS.append(steps)
 
 
 def archive_open_since(store: Store) -> datetime | None:
@@ -75,6 +91,11 @@ def archive_open_since(store: Store) -> datetime | None:
 def archive_troubles(store: Store) -> list[Trouble]:
     """What is wrong with archives, as the database has it: a few rows are read. Raises django.db.Error."""
     return [trouble for troubles in _TROUBLES for trouble in troubles(store.alias)]
+
+
+def archive_steps(store: Store, now: datetime) -> list[ScheduledStep]:
+    """The steps of archives that cron starts. Raises django.db.Error."""
+    return [step for steps in _STEPS for step in steps(store.alias, now)]
 
 
 def look_into_archives(store: Store) -> list[str]:

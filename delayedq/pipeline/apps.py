@@ -14,7 +14,8 @@ class PipelineConfig(AppConfig):
         from delayedq.pipeline import checks  # noqa: F401  they register what they define
         from delayedq.pipeline.archived import find_in_lake, look, open_since, troubles
         from delayedq.pipeline.models import ArchiveBatch
+        from delayedq.pipeline.scheduled import scheduled_steps
         from delayedq.store.retention import keep_history
 
         keep_history(ArchiveBatch.open_cutoff)
-        register_archive(find_in_lake, open_since, look, troubles)
+        register_archive(find_in_lake, open_since, look, troubles, scheduled_steps)

@@ -3,42 +3,33 @@
 from __future__ import annotations
 
 import shlex
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from django.core.exceptions import ImproperlyConfigured
 from django.db import router
-from django.db.models import Max, Q
+from django.db.models import Q
 from django.utils.translation import gettext as _
 
 from delayedq.conf import get_settings
 from delayedq.core.errors import last_error
 from delayedq.core.lifecycle import FinalOutcome
-from delayedq.cron.definitions import read
 from delayedq.exceptions import LakeUnusable
 from delayedq.extras import is_about_an_extra, told
 from delayedq.models import FinishedMessage
 from delayedq.operations.archived import Found, Trouble
 from delayedq.pipeline.lake.paths import absolute
+from delayedq.pipeline.scheduled import LEFT_OVER, archive_behind, failed_steps
 from delayedq.store import default_store, store_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import datetime
 
-    from delayedq.cron.expressions import Schedule
     from delayedq.pipeline.models import ArchiveBatch
 
-#: An archive takes minutes, and one that was killed is continued by the next.
-LEFT_OVER = timedelta(hours=6)
 #: One that a process still works on after this long does not end by itself.
 HANGING = timedelta(days=1)
-#: After so many ticks that moved nothing, a scheduled archive is behind.
-TICKS = 2
-#: What schedules it: `pipeline.tasks.schedule_step`, which is not imported here, as it needs a backend.
-SCHEDULED_BY = "delayedq.pipeline.tasks.schedule_step"
 #: Of each kind, so many are told.
 MOST = 5
 #: What the lake knows of a row, and the history table does not.
@@ -102,7 +93,8 @@ def troubles(alias: str) -> list[Trouble]:
     batches = list(ArchiveBatch.objects.filter(old | Q(checksums__lost__gt=0)).order_by("number")[: 2 * MOST])
     lake = absolute(set_) if (set_ := get_settings().LAKE) else None
     known = [*_left_over(batches, now), *_lost_rows(batches), *_found_by_check(lake), *_elsewhere(lake)]
-    return known or [*_behind(now)]
+    failed = failed_steps(alias, now)
+    return [*known, *failed] or [*archive_behind(now)]
 
 
 def _left_over(batches: Sequence[ArchiveBatch], now: datetime) -> Iterator[Trouble]:
@@ -129,49 +121,6 @@ def _left_over(batches: Sequence[ArchiveBatch], now: datetime) -> Iterator[Troub
             )
             cure = _("See what that process and Spark wait for; if it hangs, end it and run `run_pipeline archive`.")
             yield Trouble("open archive batch", said % about, batch.planned_at, cure)
-
-
-def _behind(now: datetime) -> Iterator[Trouble]:
-    """History that should be in the lake, which the archives of two ticks have not moved: they fail, or never run."""
-    from delayedq.pipeline.models import ArchiveBatch
-
-    if not (schedules := _archive_schedules()):
-        return
-    oldest = FinishedMessage.objects.order_by("finished_at").values_list("finished_at", flat=True).first()
-    if oldest is None:
-        return
-    moved = ArchiveBatch.objects.filter(state="deleted").aggregate(last=Max("deleted_at"))["last"]
-    due = oldest + get_settings().ARCHIVE_AFTER
-    since = due if moved is None else max(due, moved)
-    for name, schedule in schedules.items():
-        missed = list(islice(schedule.ticks_after(since), TICKS))
-        if len(missed) < TICKS or missed[-1] > now - LEFT_OVER:
-            continue
-        about = {"schedule": name, "since": f"{missed[0]:%Y-%m-%d %H:%M}", "oldest": f"{oldest:%Y-%m-%d %H:%M}"}
-        said = _(
-            "The archive that the schedule %(schedule)s starts has moved nothing since %(since)s, and history from"
-            " %(oldest)s on waits for it."
-        )
-        cure = _("Look at the dead letters of delayedq.pipeline.tasks.run_step, then run `run_pipeline archive`.")
-        yield Trouble("archive behind", said % about, missed[0], cure)
-
-
-def _archive_schedules() -> dict[str, Schedule]:
-    """By its name, each schedule of the settings that archives. One that is wrong is told by `check`."""
-    found: dict[str, Schedule] = {}
-    for name, given in get_settings().CRON.items():
-        if isinstance(given, dict) and given.get("task") == SCHEDULED_BY:
-            with suppress(ImproperlyConfigured):
-                definition = read(name, given)
-                if definition.enabled and _archives(given):
-                    found[name] = definition.schedule
-    return found
-
-
-def _archives(given: dict[str, Any]) -> bool:
-    """Is the step that this schedule starts the archive, by ARCHIVE_AFTER alone?"""
-    arguments: list[str] = given.get("kwargs", {}).get("arguments") or next(iter(given.get("args", [])), [])
-    return arguments[:1] == ["archive"] and "--older-than" not in arguments
 
 
 def _lost_rows(batches: Sequence[ArchiveBatch]) -> Iterator[Trouble]:

@@ -140,6 +140,19 @@ class LakeCheck(models.Model):
         return f"{self.lake} {self.faults}"
 
 
+class StepRun(models.Model):
+    """The last run of a step as a task (`tasks.run_step`). `step` is its key there, such as `archive`."""
+
+    step = models.CharField(max_length=KEY_LENGTH, primary_key=True)
+    message_id = models.BigIntegerField()
+    began_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True, blank=True, help_text="Empty: it runs, or was ended from outside.")
+    succeeded = models.BooleanField(default=False)
+
+    def __str__(self) -> str:
+        return f"{self.step} {self.began_at:%Y-%m-%d %H:%M}"
+
+
 class ReplayedMessage(models.Model):
     """A message that was sent again, so that no later run of the same replay sends it once more.
 

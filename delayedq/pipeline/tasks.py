@@ -8,13 +8,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from datetime import timedelta
 from tempfile import TemporaryFile
+from typing import TYPE_CHECKING
 
 from delayedq.backend import somewhere
 from delayedq.core.bounds import NAME_LENGTH, is_storable
 from delayedq.exceptions import PipelineError
+from delayedq.pipeline.models import StepRun
+from delayedq.store import default_store
 from delayedq.tasks import current_message, task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: Seconds between two checks of whether the lease of this run is still held.
 CHECKED_EVERY = 1.0
@@ -35,6 +42,11 @@ def run_step(arguments: list[str]) -> str:
     Its key is the step's, so that there is one at a time; when its lease is lost, the process is ended. Returns what it
     told. Raises PipelineError, with the end of what it told, if it fails. Its progress is the last line so far.
     """
+    with _recorded(arguments[0]):
+        return _run(arguments)
+
+
+def _run(arguments: list[str]) -> str:
     command = [sys.executable, "-m", "django", "run_pipeline", *arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": "1"}
     with TemporaryFile() as file:
@@ -48,6 +60,23 @@ def run_step(arguments: list[str]) -> str:
     if code:
         raise PipelineError(f"run_pipeline {' '.join(arguments)} failed: {end}")
     return end
+
+
+@contextmanager
+def _recorded(step: str) -> Iterator[None]:
+    """What became of this run is in the books, unless another has begun meanwhile."""
+    store, message = default_store(), current_message()
+    began = store.now()
+    new = {"message_id": message.id, "began_at": began, "ended_at": None, "succeeded": False}
+    StepRun.objects.update_or_create(step=step, defaults=new)
+    succeeded = False
+    try:
+        yield
+        succeeded = True
+    finally:
+        if not message.lease_lost:
+            this = StepRun.objects.filter(step=step, message_id=message.id, began_at=began)
+            this.update(ended_at=store.now(), succeeded=succeeded)
 
 
 def _wait(process: subprocess.Popen[bytes], file: int) -> int:

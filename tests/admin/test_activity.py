@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib.auth.models import Permission, User
@@ -11,12 +12,18 @@ from django.test.utils import CaptureQueriesContext
 from delayedq.admin.activity import backlog_words
 from delayedq.core.outlook import Outlook, Trend
 from delayedq.models import FinishedMessage
+from delayedq.pipeline.models import StepRun
 from delayedq.store import worker_registry
 from tests.admin.given import HOUR, offer, text_of
 from tests.operations.test_activity import ended, waiting
 from tests.store.test_worker_registry import worker
 
 DASHBOARD, INDEX = "/admin/delayedq/dashboard/", "/admin/delayedq/"
+NIGHTLY = {
+    "task": "delayedq.pipeline.tasks.schedule_step",
+    "kwargs": {"arguments": ["archive", "--batch-rows", "5"]},
+    "cron": "0 3 * * *",
+}
 NOW = datetime(2026, 5, 20, 9, tzinfo=UTC)
 
 
@@ -36,6 +43,17 @@ def test_where_nothing_is_wrong_it_says_what_goes_on_and_what_is_next(operator, 
     assert "p95 of latency 1 s" in text
     assert "busy threads 0 of 8" in text
     assert "UA1545" in text
+
+
+def test_the_dashboard_has_the_last_and_the_next_run_of_each_scheduled_step(store, settings, green, operator):
+    settings.DELAYEDQ = {"CRON": {"nightly": NIGHTLY}}
+    assert "archive --batch-rows 5" in text_of(operator.get(DASHBOARD))
+    ended = store.now() - timedelta(hours=2)
+    StepRun.objects.create(step="archive", message_id=7, began_at=ended, ended_at=ended, succeeded=True)
+
+    shown = text_of(operator.get(DASHBOARD))
+
+    assert re.search(r"archive --batch-rows 5 2 h ago .* succeeded in \d+ h", shown)
 
 
 def test_what_a_user_may_not_view_is_not_named(member, green):

@@ -11,9 +11,10 @@ from delayedq.cron.definitions import definitions
 from delayedq.operations.doctor import diagnose
 from delayedq.operations.rules import Rule
 from delayedq.operations.verdict import verdict
-from delayedq.pipeline.models import ArchiveBatch, LakeCheck
+from delayedq.pipeline.models import ArchiveBatch, LakeCheck, StepRun
 from tests.app import tasks
 from tests.pipeline.given import finished
+from tests.store.given import message
 
 pytestmark = pytest.mark.usefixtures("no_statistics_of_other_tests")
 NIGHTLY = {"task": tasks.nothing.module_path, "cron": "0 3 * * *"}
@@ -87,6 +88,33 @@ def test_a_scheduled_archive_that_moves_nothing_is_told(store, settings, days, m
 
     assert len(troubles) == found
     assert all("nightly" in one.sentence for one in troubles)
+
+
+STEP = ("delayedq.pipeline.tasks.run_step", "archive")
+
+
+@pytest.mark.parametrize(
+    ("run", "is_live", "more", "found"),
+    [
+        ({"succeeded": False}, False, {}, True),
+        ({"succeeded": False}, True, {}, False),  # it will be tried again
+        ({"succeeded": False, "ended_at": None}, False, {}, True),  # it was killed
+        ({"succeeded": True}, False, {}, False),
+        ({"succeeded": False}, False, {"enabled": False}, False),
+    ],
+)
+def test_a_scheduled_step_that_has_failed_is_told(store, settings, run, is_live, more, found):
+    settings.DELAYEDQ = scheduled("archive", **more)
+    now = store.now()
+    StepRun.objects.create(**{"step": "archive", "message_id": 7, "began_at": now, "ended_at": now} | run)
+    if is_live:
+        kind, key = STEP
+        store.offer(message(key, kind=kind, scheduled_at=now + timedelta(hours=1)))
+
+    troubles = [one for one in diagnose(store) if one.condition == "failed step"]
+
+    assert len(troubles) == found
+    assert all("archive" in one.sentence and "nightly" in one.sentence for one in troubles)
 
 
 def batch_of(store, **given):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
+from django.core import mail as mailbox
 from django.core.management import call_command
 
 from delayedq.core.lifecycle import FinalOutcome
@@ -18,11 +20,13 @@ from delayedq.exceptions import InvalidOption, PipelineError
 from delayedq.models import Message
 from delayedq.pipeline import address as addressing
 from delayedq.pipeline import tasks
+from delayedq.pipeline.models import StepRun
 from delayedq.pipeline.spark.connecting import connect
 from delayedq.store.protocol import ClaimRequest, Finish, Lane
 from delayedq.tasks import current_attempt
 from tests.pipeline.given import history
 
+PIPELINE = Path(__file__).parents[2] / "docs" / "pipeline.md"
 ONE_DATABASE = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
 
 
@@ -113,9 +117,9 @@ def test_without_activation_and_after_a_lake_that_was_not_made_to_the_end(java, 
 
 
 @pytest.fixture
-def held():
+def held(store):
     """As if a worker ran this test as a task. `lease_lost` may be set."""
-    message = SimpleNamespace(lease_lost=False, progress=lambda *_, **__: None)
+    message = SimpleNamespace(id=7, lease_lost=False, progress=lambda *_, **__: None)
     token = current_attempt.set(message)
     yield message
     current_attempt.reset(token)
@@ -136,23 +140,38 @@ def test_a_step_is_scheduled_once_until_it_has_ended(store):
     assert tasks.schedule_step(["archive"]) == "created"
 
 
+@ONE_DATABASE
 def test_a_step_runs_as_a_process_and_returns_what_that_told(held, settings):
     settings.LANGUAGE_CODE = "de"  # overridden settings do not know their module
-    assert "usage:" in tasks.run_step(["archive", "--help"])
+    for _ in range(2):
+        assert "usage:" in tasks.run_step(["archive", "--help"])
+
+    run = StepRun.objects.get()
+    assert run.succeeded
+    assert run.ended_at >= run.began_at
 
 
-def test_a_step_that_fails_says_why(held):
+@ONE_DATABASE
+def test_a_step_that_fails_says_why_and_is_in_the_books(held):
     with pytest.raises(PipelineError, match="invalid choice: 'archiv'"):
         tasks.run_step(["archiv"])
 
+    run = StepRun.objects.get()
+    assert (run.step, run.message_id, run.succeeded) == ("archiv", 7, False)
+    assert run.ended_at >= run.began_at
 
+
+@ONE_DATABASE
 def test_a_step_whose_lease_was_lost_is_ended(held):
     held.lease_lost = True
 
     with pytest.raises(PipelineError, match="lease was lost"):
         tasks.run_step(["archive", "--help"])
 
+    assert StepRun.objects.get().ended_at is None  # whoever has the lease writes it
 
+
+@ONE_DATABASE
 def test_the_progress_of_a_step_is_what_its_process_told_last(held, tmp_path):
     reports = []
 
@@ -167,3 +186,25 @@ def test_the_progress_of_a_step_is_what_its_process_told_last(held, tmp_path):
         assert tasks._wait(process, told.fileno()) == 0
 
     assert reports[-1] == (2, "x" * 200)
+
+
+MAILED = re.search(r"^```python\n# shop/tasks.py\n(.*?)^```", PIPELINE.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@ONE_DATABASE
+def test_the_report_by_mail_as_the_guide_has_it(java, held, environment, settings, monkeypatch):
+    settings.MAILERS = {"default": {"BACKEND": "django.core.mail.backends.locmem.EmailBackend"}}
+    history(5)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    guide = ModuleType("shop.mailed")
+    monkeypatch.setitem(sys.modules, guide.__name__, guide)
+    exec(MAILED[1], guide.__dict__)
+
+    guide.mail_report.func(["ops@example.com"])
+
+    (mail,) = mailbox.outbox
+    ((name, page, kind),) = mail.attachments
+    assert (mail.to, name, kind) == (["ops@example.com"], "report.html", "text/html")
+    assert "tests.app.tasks.remind" in page
+    assert StepRun.objects.get().succeeded

@@ -152,6 +152,21 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
+            name="StepRun",
+            fields=[
+                ("step", models.CharField(max_length=200, primary_key=True, serialize=False)),
+                ("message_id", models.BigIntegerField()),
+                ("began_at", models.DateTimeField()),
+                (
+                    "ended_at",
+                    models.DateTimeField(
+                        blank=True, help_text="Empty: it runs, or was ended from outside.", null=True
+                    ),
+                ),
+                ("succeeded", models.BooleanField(default=False)),
+            ],
+        ),
+        migrations.CreateModel(
             name="ReplayedMessage",
             fields=[
                 ("key", models.CharField(max_length=200, primary_key=True, serialize=False)),

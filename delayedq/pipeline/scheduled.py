@@ -1,0 +1,135 @@
+"""The steps that cron starts: when each ran and will run, and which of them do not do their work."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db.models import Max
+from django.utils.translation import gettext as _
+
+from delayedq.conf import get_settings
+from delayedq.core.serialization import loads
+from delayedq.cron.definitions import definitions, read
+from delayedq.cron.operator import ScheduleSelection, page_of_schedules
+from delayedq.cron.reading import state_of
+from delayedq.models import FinishedMessage, Message
+from delayedq.operations.archived import ScheduledStep, Trouble
+from delayedq.store import store_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    from delayedq.cron.definitions import Definition
+    from delayedq.cron.expressions import Schedule
+    from delayedq.cron.operator import KnownSchedule
+    from delayedq.pipeline.models import StepRun
+
+#: What schedules a step, and what runs it: `pipeline.tasks`, which is not imported here, as it needs a backend.
+SCHEDULED_BY, RUN_BY = "delayedq.pipeline.tasks.schedule_step", "delayedq.pipeline.tasks.run_step"
+#: An archive takes minutes, and one that was killed is continued by the next.
+LEFT_OVER = timedelta(hours=6)
+#: After so many ticks that moved nothing, a scheduled archive is behind.
+TICKS = 2
+#: So many schedules are looked at.
+MOST = 50
+
+
+def scheduled_steps(alias: str, now: datetime) -> list[ScheduledStep]:
+    """Each schedule of a step, in the settings or the database, with the last run of that. Raises django.db.Error."""
+    from delayedq.pipeline.models import StepRun
+
+    given: dict[str, Definition] = {}
+    with suppress(ImproperlyConfigured):  # `check` tells
+        given = definitions()
+    chosen = ScheduleSelection(kind=SCHEDULED_BY)
+    found = page_of_schedules(store_for(alias), given, now, count=MOST, selection=chosen).schedules
+    if not found:
+        return []
+    runs = StepRun.objects.in_bulk()
+    live = {row.key: state_of(row, now) for row in Message.objects.filter(kind=RUN_BY, key__in=list(runs))}
+    return [_with_run(one, arguments, runs, live) for one in found if (arguments := _arguments(one))]
+
+
+def _with_run(
+    known: KnownSchedule, arguments: list[str], runs: dict[str, StepRun], live: dict[str | None, str]
+) -> ScheduledStep:
+    step = ScheduledStep(known.name, arguments, known.following)
+    if (run := runs.get(arguments[0])) is None:
+        return step
+    ended = "succeeded" if run.succeeded else "failed"
+    return step._replace(last=run.ended_at or run.began_at, state=live.get(run.step, ended))
+
+
+def _arguments(known: KnownSchedule) -> list[str]:
+    """Those of the step; none if the definition can't be read."""
+    if known.definition is None:
+        return []
+    call = loads(known.definition.offer.payload)
+    arguments: list[str] = call.get("kwargs", {}).get("arguments") or next(iter(call.get("args", [])), [])
+    return arguments
+
+
+def failed_steps(alias: str, now: datetime) -> Iterator[Trouble]:
+    """Scheduled steps whose last run has failed, or was ended from outside, and that are not tried again now."""
+    from delayedq.pipeline.models import StepRun
+
+    if not StepRun.objects.filter(succeeded=False).exists():
+        return
+    told: set[str] = set()
+    for step in scheduled_steps(alias, now):
+        name = step.arguments[0]
+        if step.state != "failed" or step.following is None or name in told:
+            continue
+        told.add(name)
+        about = {"step": name, "schedule": step.schedule, "at": f"{step.last:%Y-%m-%d %H:%M}"}
+        said = _("The step %(step)s, which the schedule %(schedule)s starts, has failed at %(at)s.") % about
+        cure = _("Read the error of its dead letter (task %(task)s), then run `run_pipeline %(step)s`.")
+        yield Trouble("failed step", said, step.last, cure % {"task": RUN_BY, "step": name})
+
+
+def archive_behind(now: datetime) -> Iterator[Trouble]:
+    """History that should be in the lake, which the archives of two ticks have not moved: they never run, or hang."""
+    from delayedq.pipeline.models import ArchiveBatch
+
+    if not (schedules := _archives()):
+        return
+    oldest = FinishedMessage.objects.order_by("finished_at").values_list("finished_at", flat=True).first()
+    if oldest is None:
+        return
+    moved = ArchiveBatch.objects.filter(state="deleted").aggregate(last=Max("deleted_at"))["last"]
+    due = oldest + get_settings().ARCHIVE_AFTER
+    since = due if moved is None else max(due, moved)
+    for name, schedule in schedules.items():
+        missed = list(islice(schedule.ticks_after(since), TICKS))
+        if len(missed) < TICKS or missed[-1] > now - LEFT_OVER:
+            continue
+        about = {"schedule": name, "since": f"{missed[0]:%Y-%m-%d %H:%M}", "oldest": f"{oldest:%Y-%m-%d %H:%M}"}
+        said = _(
+            "The archive that the schedule %(schedule)s starts has moved nothing since %(since)s, and history from"
+            " %(oldest)s on waits for it."
+        )
+        cure = _("Look at the dead letters of delayedq.pipeline.tasks.run_step, then run `run_pipeline archive`.")
+        yield Trouble("archive behind", said % about, missed[0], cure)
+
+
+def _archives() -> dict[str, Schedule]:
+    """By its name, each schedule of the settings that archives. One that is wrong is told by `check`."""
+    found: dict[str, Schedule] = {}
+    for name, given in get_settings().CRON.items():
+        if isinstance(given, dict) and given.get("task") == SCHEDULED_BY:
+            with suppress(ImproperlyConfigured):
+                definition = read(name, given)
+                if definition.enabled and _by_age(given):
+                    found[name] = definition.schedule
+    return found
+
+
+def _by_age(given: dict[str, Any]) -> bool:
+    """Is the step that this schedule starts the archive, by ARCHIVE_AFTER alone?"""
+    arguments: list[str] = given.get("kwargs", {}).get("arguments") or next(iter(given.get("args", [])), [])
+    return arguments[:1] == ["archive"] and "--older-than" not in arguments
