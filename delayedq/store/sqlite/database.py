@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 from contextlib import ExitStack, suppress
@@ -129,7 +128,14 @@ class SQLiteDatabase(Database):
         return getattr(error.__cause__, "sqlite_errorname", None) == "SQLITE_BUSY_SNAPSHOT"
 
     def migration_lock(self) -> ExitStack | None:
-        """A locked file beside the database, which has no locks of sessions. It is there while somebody migrates."""
+        """A locked file beside the database, which has no locks of sessions. It is there while somebody migrates.
+
+        Not on Windows, which locks no files for others.
+        """
+        try:
+            import fcntl
+        except ImportError:
+            return ExitStack()
         if self.connection.is_in_memory_db():  # type: ignore[attr-defined]  # of SQLite's
             return ExitStack()
         name = str(self.connection.settings_dict["NAME"])
