@@ -209,17 +209,18 @@ def _one_of(name: str, value: object, *choices: str) -> None:
 
 
 def _callable_or_path(name: str, value: object) -> None:
-    if not (value is None or callable(value) or (isinstance(value, str) and "." in value)):
+    if not (value is None or _is_callable_or_path(value)):
         raise ImproperlyConfigured(_problem(name, "a callable, its dotted path, or None", value))
 
 
 def _callables(name: str, value: object) -> None:
-    if not isinstance(value, list | tuple):
+    if not isinstance(value, list | tuple) or not all(map(_is_callable_or_path, value)):
         raise ImproperlyConfigured(_problem(name, "a list of callables, or of their dotted paths", value))
-    for one in value:
-        if one is None:
-            raise ImproperlyConfigured(_problem(name, "a list without None", value))
-        _callable_or_path(f"{name}[...]", one)
+
+
+def _is_callable_or_path(value: object) -> bool:
+    """No text that `import_string` answers with something else than an ImportError, as it does to `..`."""
+    return callable(value) or (isinstance(value, str) and "." in value and all(map(str.isidentifier, value.split("."))))
 
 
 def _problem(name: str, wanted: str, value: object) -> str:

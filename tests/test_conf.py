@@ -83,6 +83,10 @@ def test_an_unknown_key_is_named_with_its_path_and_what_is_known(settings, name)
         ("MAX_PAYLOAD_BYTES", 1e6),
         ("MAX_PAYLOAD_BYTES", "1M"),
         ("MAX_PAYLOAD_BYTES", None),
+        ("REDACT", ".."),
+        ("REDACT", ".relative"),
+        ("METADATA_FROM", ["a..b"]),
+        ("AROUND_ATTEMPTS", [None]),
     ],
 )
 def test_a_wrong_value_is_named_with_its_path(settings, name, value):

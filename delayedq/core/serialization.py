@@ -115,7 +115,7 @@ def member_path(member: Enum) -> list[object]:
         raise NotStorable(f"{path} does not lead to its class in another process")
     if member._name_ in kind.__members__:
         return [path, member._name_]
-    if issubclass(kind, Flag):
+    if issubclass(kind, Flag) and _combined(kind, member._value_) is member:
         return [path, member._value_]
     raise NotStorable("it is not among the members of its class")
 
@@ -125,7 +125,18 @@ def read_member(path_and_name: list[Any]) -> Enum:
     kind = _find_enum(path)
     if kind is None:
         raise LookupError("no Enum in a module that is imported here")
-    return kind(name) if issubclass(kind, Flag) and type(name) is int else kind[name]
+    if issubclass(kind, Flag) and type(name) is int:
+        return _combined(kind, name)
+    return EnumType.__getitem__(kind, name)
+
+
+def _combined(kind: type[Flag], value: int) -> Flag:
+    """The member of these bits. Calling the class would call its own `_missing_`, and a row may name any class."""
+    known = kind._value2member_map_.get(value)
+    found = Flag._missing_.__func__(kind, value) if known is None else known  # type: ignore[attr-defined]
+    if isinstance(found, Flag):
+        return found
+    raise LookupError("no member has these bits")  # they are left over, by a FlagBoundary.EJECT
 
 
 def _find_enum(path: str) -> type[Enum] | None:
@@ -136,7 +147,7 @@ def _find_enum(path: str) -> type[Enum] | None:
         if not issubclass(type(found), ModuleType | type):
             return None
         found = object.__getattribute__(found, "__dict__").get(name)
-    return found if issubclass(type(found), EnumType) and found.__members__ else None
+    return found if issubclass(type(found), EnumType) and found._member_map_ else None
 
 
 # Fast path of serialization for None, bool, int, float and str, of which most calls consist.

@@ -273,10 +273,10 @@ def _drawn(field: Field, text: str, seed: str) -> list[int]:
     step = None if found["step"] is None else int(found["step"])
     if not field.first <= low <= high <= end or step == 0:
         raise ValueError(text)
-    number = _number(field, text, seed)
+    number, width = _number(field, text, seed), high - low + 1
     if step is None:
-        return [low + number % (high - low + 1)]
-    return list(range(low + number % step, high + 1, step))
+        return [low + number % width]
+    return list(range(low + number % step % width, high + 1, step))  # within its range, also if the step is longer
 
 
 def _check_steps(expression: str, field: Field, text: str) -> None:

@@ -122,7 +122,7 @@ def jittered(seed: str, nominal_at: datetime, jitter: timedelta) -> datetime:
     """`nominal_at` plus a share of `jitter`, in milliseconds: the same for the same tick on every machine."""
     digest = hashlib.sha256(f"{seed} {as_utc(nominal_at).isoformat()}".encode(errors="surrogatepass")).digest()
     share = int.from_bytes(digest[:6]) / 2**48
-    return nominal_at + timedelta(milliseconds=int(jitter / timedelta(milliseconds=1) * share))
+    return later(nominal_at, timedelta(milliseconds=int(jitter / timedelta(milliseconds=1) * share)))
 
 
 # Daily schedules

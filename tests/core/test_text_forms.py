@@ -135,6 +135,46 @@ def test_a_flag_is_not_made_of_bits_it_does_not_have():
         loads(tagged("enum", [f"{__name__}:Access", 8]))
 
 
+class Trapped(enum.EnumType):
+    """What a class of members, and the type of such a class, may do when it is asked for one."""
+
+    def __call__(cls, *args, **kwargs):
+        pytest.fail(f"{cls.__name__} was called")
+
+    def __getitem__(cls, name):
+        pytest.fail(f"{name} was looked up")
+
+
+class Guarded(enum.Flag, metaclass=Trapped):
+    READ = 1
+    WRITE = 2
+
+    @classmethod
+    def _missing_(cls, value):
+        pytest.fail(f"{value} was looked up")
+
+
+class Ejecting(enum.IntFlag, boundary=enum.FlagBoundary.EJECT):
+    READ = 1
+
+
+def test_no_code_of_a_class_runs_while_a_member_of_it_is_read():
+    path = f"{__name__}:Guarded"
+
+    assert loads(tagged("enum", [path, "READ"])) is Guarded.READ
+    assert loads(tagged("enum", [path, 2])) is Guarded.WRITE
+    assert loads(tagged("enum", [path, 3]))._value_ == 3
+    with pytest.raises(ArgumentsMismatch, match="invalid value 8"):
+        loads(tagged("enum", [path, 8]))
+    with pytest.raises(ArgumentsMismatch, match="malformed enum"):
+        loads(tagged("enum", [path, "EXECUTE"]))
+
+
+def test_bits_that_are_no_member_are_no_number_instead():
+    with pytest.raises(ArgumentsMismatch, match="no member has these bits"):
+        loads(tagged("enum", [f"{__name__}:Ejecting", 8]))
+
+
 @pytest.mark.parametrize("form", [[], [f"{__name__}:Colour"], [7, "RED"], [None, None], "ab", {}, 7])
 def test_a_malformed_member_is_a_mismatch(form):
     with pytest.raises(ArgumentsMismatch, match="malformed enum"):
