@@ -34,20 +34,32 @@ def with_own(metadata: str | None, values: dict[str, Any]) -> str | None:
     """
     if not values:
         return metadata
-    return json.dumps({**(json.loads(metadata) if metadata else {}), **values}, separators=(",", ":"))
+    return json.dumps({**(_read(metadata) if metadata else {}), **values}, separators=(",", ":"))
 
 
 def own(metadata: str | None, name: str) -> Any:
     """One value of delayedq; None if the message has none."""
     if not metadata or name not in metadata:
         return None
-    return json.loads(metadata).get(name)
+    return _read(metadata).get(name)
+
+
+def _read(metadata: str) -> dict[str, Any]:
+    """Empty for what is no JSON object: it was not stored by delayedq."""
+    try:
+        found = json.loads(metadata)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def stored_duration(metadata: str | None, name: str, otherwise: timedelta | None) -> timedelta | None:
-    """One value of delayedq that is a number of seconds; `otherwise` if the message has none."""
+    """One value of delayedq that is a number of seconds; `otherwise` if the message has none that can be read."""
     seconds = own(metadata, name)
-    return otherwise if seconds is None else timedelta(seconds=seconds)
+    try:
+        return otherwise if seconds is None else timedelta(seconds=seconds)
+    except (TypeError, ValueError, OverflowError):
+        return otherwise
 
 
 def shortest_deadline(metadata: str | None, otherwise: timedelta | None) -> timedelta | None:

@@ -71,7 +71,10 @@ def relative(moment: datetime, now: datetime) -> str:
 
 def exact(moment: datetime) -> str:
     """The one format of a time, in the current time zone: weekday, date, time and zone."""
-    local = timezone.localtime(moment)
+    try:
+        local = timezone.localtime(moment)
+    except OverflowError:  # in the first or the last hours that there are
+        local = moment
     # Translators: a date format of Django; the zone follows: Sun 2026-11-22 03:04:05 EST
     pattern = pgettext("format of a moment", "D Y-m-d H:i:s")
     # Django's own format of the zone is empty in the hour that comes twice, where it is needed most.

@@ -48,6 +48,11 @@ _CANCELLED = {
 }
 
 
+def one_more(attempt: str = "attempt", least: str = "least") -> str:
+    """The number of the next attempt, up to the end of its column: an error there would take the whole claim back."""
+    return f"{least}({attempt}, 32766) + 1"
+
+
 def listed(columns: Iterable[str], **expressions: str) -> str:
     """The columns with commas between, each by its name or by the expression given for it.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from delayedq.core.conditions import Lookup
 from delayedq.sql import columns
-from delayedq.sql.columns import REVIVED, history, listed
+from delayedq.sql.columns import REVIVED, history, listed, one_more
 from delayedq.sql.dialects import BY_CHOICE
 from delayedq.sql.leases import run_out_by_claim, unheld
 from delayedq.sql.priority import BOUNDARY, given_priority, moved_priority, revived_priority
@@ -179,7 +179,7 @@ def heads(lanes: int) -> str:
 
 
 # Claiming -----------------------------------------------------------------------------------------------------------
-_CLAIM = {"lease_token": "%(token)s", "key": KEY, "attempt": "attempt + 1"}
+_CLAIM = {"lease_token": "%(token)s", "key": KEY, "attempt": one_more()}
 
 CLAIMABLE_WHERE = f"""
 SELECT {listed(columns.CLAIMED, **_CLAIM)}
@@ -206,7 +206,7 @@ CLAIMABLE_UNCHANGED = CLAIMABLE_WHERE.format(
 LEASE = f"""
 UPDATE {IDS} {BY_ID}
 SET lease_token = %(token)s, leased_until = {NOW} + INTERVAL %(lease)s MICROSECOND, claimed_at = {NOW},
-    leased_by = %(worker)s, attempt = attempt + 1
+    leased_by = %(worker)s, attempt = {one_more()}
 """
 
 # Locking ------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from delayedq.core.conditions import Lookup
 from delayedq.sql import columns
-from delayedq.sql.columns import history, listed
+from delayedq.sql.columns import history, listed, one_more
 from delayedq.sql.dialects import BY_ROWS
 from delayedq.sql.leases import run_out_by_claim, unheld
 from delayedq.sql.priority import BOUNDARY
@@ -91,7 +91,17 @@ def of_running_task(message: str) -> str:
 
 
 # Reading ------------------------------------------------------------------------------------------------------------
-_LANE_HEAD = f"lane.queue, lane.priority, head.scheduled_at, extract(epoch FROM head.scheduled_at - {NOW})::float8"
+def readable(moment: str) -> str:
+    """The moment, or the nearest one that Python has: PostgreSQL's go from -infinity to infinity.
+
+    One row that can't be read would take the whole claim with it.
+    """
+    return f"least(greatest({moment}, '0001-01-03 00:00:00+00'), '9999-12-29 00:00:00+00')"
+
+
+_FIRST_AT = readable("head.scheduled_at")
+
+_LANE_HEAD = f"lane.queue, lane.priority, {_FIRST_AT}, extract(epoch FROM {_FIRST_AT} - {NOW})::float8"
 
 _HEAD = f"""(
     SELECT scheduled_at FROM delayedq_message AS message
@@ -171,12 +181,16 @@ WHERE (%(served)s::text[] IS NULL OR lane.queue = ANY(%(served)s::text[])) AND {
 PEEK = f"SELECT {_LANE_HEAD} FROM {_LANES} CROSS JOIN LATERAL {_HEAD} WHERE {_NOT_PAUSED}"
 
 # Claiming -----------------------------------------------------------------------------------------------------------
-CLAIMED = listed(f"message.{name}" for name in columns.CLAIMED)
+_TIMES = ("scheduled_at", "scheduled_at_initially", "created_at")
+
+CLAIMED = ", ".join(
+    f"{readable(f'message.{name}')} AS {name}" if name in _TIMES else f"message.{name}" for name in columns.CLAIMED
+)
 
 LEASE = f"""
 UPDATE delayedq_message AS message
 SET lease_token = %(token)s, leased_until = {NOW} + %(lease)s, claimed_at = {NOW}, leased_by = %(worker)s,
-    attempt = message.attempt + 1
+    attempt = {one_more("message.attempt")}
 """
 
 # Each lane is one range of the due index, probed in the given order until the limit is reached, so that rows of the

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from delayedq.sql import columns
-from delayedq.sql.columns import REVIVED, history, listed
+from delayedq.sql.columns import REVIVED, history, listed, one_more
 from delayedq.sql.dialects import BY_ROWS
 from delayedq.sql.priority import BOUNDARY, given_priority, moved_priority, revived_priority
 from delayedq.store import bare_sql, registry
@@ -119,7 +119,7 @@ IS_DUE = f"{_DUE} LIMIT 1"
 LEASE = f"""
 UPDATE delayedq_message
 SET lease_token = %(token)s, leased_until = %(until)s, claimed_at = %(now)s, leased_by = %(worker)s,
-    attempt = attempt + 1
+    attempt = {one_more(least="min")}
 WHERE {{which}}
 RETURNING {listed(columns.CLAIMED)}
 """
