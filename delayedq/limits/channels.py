@@ -264,15 +264,21 @@ class Channels(ABC):
                 return claim
             time.sleep(claim.due_in or 0.0)
 
-    @retry_on_deadlock
     def settle_and_claim(
         self, transitions: Sequence[Transition], worker: str, request: ChannelRequest
     ) -> tuple[Settled, ChannelClaim]:
-        """`Store.settle`, then `claim`, in one transaction: it hears at once what the settlement tells."""
-        if not (limited := with_channels(transitions)):
-            return self.store.settle(transitions, worker), self.claim(
-                *request[:5], expired=request.expired, tell_unknown=request.tell_unknown
-            )
+        """`Store.settle`, then `claim`. With messages that have a channel it is one transaction, which hears at once
+        what the settlement tells. Without, two: the first stands when the second is undone, and is not tried again.
+        """
+        if limited := with_channels(transitions):
+            return self._settle_and_claim(transitions, limited, request)
+        settled = self.store.settle(transitions, worker)
+        return settled, self.claim(*request[:5], expired=request.expired, tell_unknown=request.tell_unknown)
+
+    @retry_on_deadlock
+    def _settle_and_claim(
+        self, transitions: Sequence[Transition], limited: Sequence[Transition], request: ChannelRequest
+    ) -> tuple[Settled, ChannelClaim]:
         with self.database.atomic():
             settled, moment, told = self._settle_and_lock(transitions, limited, request)
             return settled, self._claim(request, moment, told)

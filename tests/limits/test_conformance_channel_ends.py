@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from django.db import IntegrityError
+from django.db import IntegrityError, OperationalError
 
 from delayedq.core.metadata import FLOW
 from delayedq.flows import feature
-from delayedq.limits.channels import Channels
+from delayedq.limits.channels import COMING, Channels
 from delayedq.limits.requests import ChannelRequest
 from delayedq.models import ChannelMessage, FinishedMessage, Message
 from delayedq.store.claim_tokens import new_token
 from tests.limits.channels import channels_of, claims, offer, one_by_one
-from tests.store.given import LEASE, at, elsewhere, succeed
+from tests.store.given import LEASE, at, claim_one, elsewhere, message, succeed
 
 
 def settle_and_claim(store, *claimed, limit=9):
@@ -80,3 +80,24 @@ def test_while_a_step_of_a_flow_ends_others_claim_from_channels(store, monkeypat
     settled, _ = settle_and_claim(store, *first)
     assert not any(settled)
     assert channels_of(found) == ["c"]
+
+
+def test_an_end_stands_when_the_claim_that_follows_it_is_undone_and_tried_again(store, connection, monkeypatch):
+    """It is a transaction of its own, as the message has no channel: tried again, it would find its lease gone."""
+    store.at(at(0)).offer_many([message("a")])
+    running = claim_one(store)
+    offer(store, "a")
+    undone = []
+
+    def undo_once(execute, sql, params, many, context):
+        if not undone and sql == COMING:
+            undone.append(sql)
+            raise OperationalError("as if")
+        return execute(sql, params, many, context)
+
+    monkeypatch.setattr(type(store.database), "is_deadlock", lambda *_: True)
+    with connection.execute_wrapper(undo_once):
+        settled, claim = settle_and_claim(store, running)
+    assert undone
+    assert not any(settled)
+    assert len(claim.claimed) == 1
