@@ -18,13 +18,13 @@ from django.db import Error, connections
 from delayedq import schedules
 from delayedq.exceptions import InvalidSchedule
 from delayedq.management.development import own_django
-from delayedq.models import FinishedMessage, Message
+from delayedq.models import FinishedMessage, Message, Worker
 from delayedq.operations.pruning import prune
 from delayedq.torture import tasks
 from delayedq.torture.audit import BACKEND, FOLDER, KINDS, read, write
 from delayedq.torture.faults import OURS, Scene
 from delayedq.torture.judge import Ended, History, Rules, judge
-from delayedq.torture.processes import Process, thaw
+from delayedq.torture.processes import PATIENCE, Process, thaw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -47,13 +47,16 @@ RULES = Rules(
 
 
 class Plan(NamedTuple):
-    """What is asked for. `faults`: the names of those that may happen; `rate`: messages a second, all producers."""
+    """What is asked for. `faults`: the names of those that may happen; `rate`: messages a second, all producers;
+    `prefix`: what stands before the command of a process, by its role and number ("fleet 0"): another host, say.
+    """
 
     backend: str
     seed: int
     seconds: float
     rate: int
     faults: Mapping[str, Callable[[Scene], None]]
+    prefix: Callable[[str], Sequence[str]] = lambda _: ()
 
 
 class Report(NamedTuple):
@@ -100,7 +103,8 @@ class Torture:
         schedules.create(SCHEDULE, tasks.tick, every=timedelta(seconds=1), misfire="all", overlap="allow")
         self._fleets += [self._start("fleet", f"{number}") for number in range(FLEETS)]
         self._producers += [self._produce() for _ in range(PRODUCERS)]
-        self._disturb(began + self._plan.seconds)
+        self._until_they_run()
+        self._disturb(time.monotonic() + self._plan.seconds)
         self._drain()
         events, rows = read(self._folder), self._ended(since)
         history = History(events, rows, self._live())
@@ -129,7 +133,7 @@ class Torture:
 
     def _start(self, role: str, *words: str) -> Process:
         command = [*own_django(), "delayedq", "torture", "--backend", self._plan.backend, "--role", role, *words]
-        return Process(command, self._log)
+        return Process([*self._plan.prefix(f"{role} {words[0]}"), *command], self._log)
 
     def _produce(self) -> Process:
         self._names += 1
@@ -137,6 +141,18 @@ class Torture:
         return self._start(
             "producer", f"{self._plan.seed}-{self._names}", str(self._random.randrange(10**9)), str(rate)
         )
+
+    def _until_they_run(self) -> None:
+        """Who starts while the database is away may give up: nothing is broken before all have begun."""
+        until = time.monotonic() + PATIENCE
+        while not self._they_run() and time.monotonic() < until:
+            time.sleep(0.1)
+
+    def _they_run(self) -> bool:
+        stored = {event.pid for event in read(self._folder) if event.what == "stored"}
+        workers = {*Worker.objects.using(self._store.alias).values_list("pid", flat=True)}
+        fleets = [workers.intersection(fleet.children()) for fleet in self._fleets]
+        return {one.pid for one in self._producers} <= stored and all(len(one) == PROCESSES for one in fleets)
 
     def _disturb(self, until: float) -> None:
         scene = Scene(self._fleets, self._producers, self._random, self._store, LEASE)

@@ -2,41 +2,29 @@
 
     python -m tests.faults.postgresql_faults --faults restart_fast,kill_server --seconds 8 --rate 300
 
-The server is one of this process. It prints a line of JSON for each fault: what was violated, in how many seconds 95 %
-of the usual rate were back, how many offers were refused, and how many messages ended twice. The faults of `delayedq
-torture` can be named, too.
+The server is one of this process. `tortured` says what is printed. The faults of `delayedq torture` can be named, too.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
-import django
 import psycopg
-from django.core.management import call_command, execute_from_command_line
 
+from tests.faults.tortured import LONG, Load, fill, main, small_disk, tortured, until
 from tests.proxy import Proxy
 from tests.server import USER, postgresql_socket, standby_socket
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-#: Seconds: of more than a lease of `delayedq.torture.run`; and for which a server may be starting.
-LONG, STARTUP = 4.0, 60.0
-#: A server on a disk that can be filled: its size, and that of the WAL that it keeps.
-DISK, WAL = "400m", "64MB"
-CHILDREN = {"DJANGO_SETTINGS_MODULE": "tests.worker_settings", "ANSWER_WITHIN": "1"}
+#: The WAL that a server on a small disk keeps.
+WAL = "64MB"
 
 
 class Server:
@@ -70,7 +58,7 @@ class Server:
 
     def start(self) -> None:
         """Start it with the options that it had. The memory of one that was killed is in use for a moment."""
-        _until(lambda: self.control("-m", "immediate", "restart"))
+        until(lambda: self.control("-m", "immediate", "restart"))
 
     def kill(self) -> None:
         """As the kernel does that is short of memory; the sessions notice that the first process is gone."""
@@ -131,10 +119,7 @@ class Faults:
 
     def fill_disk(self) -> None:
         """That of data and WAL: the server refuses to write, or ends."""
-        filler = self._server.data / "filler"
-        with suppress(OSError), filler.open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(1 << 20))
+        filler = fill(self._server.data)
         time.sleep(LONG)
         filler.unlink()
         with suppress(psycopg.OperationalError):
@@ -169,7 +154,7 @@ class Faults:
         if self._standby is not None and (self._server.data / "postmaster.pid").exists():
             self._server.kill()
             (self._server.data / "postmaster.pid").unlink()
-            _until(lambda: self._standby.control("promote"))
+            until(lambda: self._standby.control("promote"))
 
 
 #: Those that change bytes on their way, that need a disk of their own, and that need a second server.
@@ -178,31 +163,11 @@ ON_A_DISK, WITH_A_STANDBY = {"fill_disk"}, {"fail_over"}
 FAULTS = [name for name in vars(Faults) if not name.startswith("_")]
 
 
-def _until(condition: Callable[[], object]) -> None:
-    until = time.monotonic() + STARTUP
-    while not condition():
-        if time.monotonic() > until:
-            raise TimeoutError("The server does not start.")
-        time.sleep(0.1)
-
-
-@contextmanager
-def small_disk() -> Iterator[None]:
-    """Temporary files are made on a disk of their own, until told otherwise; this needs root."""
-    with tempfile.TemporaryDirectory(prefix="delayedq-disk-") as directory:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK},mode=1777", "tmpfs", directory], check=True)
-        try:
-            tempfile.tempdir = directory
-            yield
-        finally:
-            subprocess.run(["umount", "-l", directory], check=True)
-
-
-def judged(fault: str, seconds: float, rate: int, seed: int) -> dict[str, object]:
+def judged(fault: str, load: Load) -> dict[str, object]:
     """Start a server, run torture with this fault alone, and say what came of it."""
     with ExitStack() as stack:
         if fault in ON_A_DISK:
-            stack.enter_context(small_disk())
+            tempfile.tempdir = str(stack.enter_context(small_disk()))
         server = Server(stack.enter_context(postgresql_socket()))
         tempfile.tempdir = None  # the audit has room
         server.run(f"ALTER SYSTEM SET max_wal_size = '{WAL}'", "CREATE ROLE hog LOGIN", "SELECT pg_reload_conf()")
@@ -215,66 +180,10 @@ def judged(fault: str, seconds: float, rate: int, seed: int) -> dict[str, object
         hosts = ",".join(str(one.data) for one in (server, standby) if one)
         url = f"postgres://{USER}@/postgres?host={quote(hosts, safe='')}"
         os.environ["DATABASE_URL"] = url + ("&target_session_attrs=read-write" if standby else "")
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="delayedq-audit-")))
-        disturb = getattr(Faults(server, standby, proxy), fault, None)
         if fault in PROXIED:
             os.environ["PROXY"] = proxy.address
-        return _tortured(fault, disturb, folder, (seconds, rate, seed))
-
-
-def _tortured(
-    fault: str, disturb: Callable[[], None] | None, folder: Path, given: tuple[float, int, int]
-) -> dict[str, object]:
-    """`disturb`: None for a fault that `delayedq torture` has of its own."""
-    django.setup()
-    from django.db import connections
-
-    from delayedq.store import store_for
-    from delayedq.torture.audit import BACKEND, read
-    from delayedq.torture.faults import faults_of
-    from delayedq.torture.run import Plan, torture
-
-    def disturbed(scene: Any) -> None:
-        if disturb is None:
-            faults_of(scene.store)[fault](scene)
-        else:
-            disturb()
-        connections["default"].close()  # which the fault may have ended
-
-    call_command("migrate", run_syncdb=True, verbosity=0)
-    os.environ[BACKEND] = "default"
-    seconds, rate, seed = given
-    report = torture(store_for("default"), Plan("default", seed, seconds, rate, {fault: disturbed}), folder)
-    return {
-        "fault": fault,
-        "times": report.faults[fault],
-        "messages": report.messages,
-        "ended_twice": report.ended_twice,
-        "recovered": report.recovered.get(fault),
-        "refused": sum(event.what == "refused" for event in read(folder)),
-        "violations": [f"{one.invariant}: {one.text}" for one in report.violations],
-    }
-
-
-def main() -> None:
-    if sys.argv[1:2] == ["delayedq"]:  # one of the processes of a run
-        execute_from_command_line(sys.argv)
-        return
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--faults", default=",".join(FAULTS))
-    arguments.add_argument("--seconds", type=float, default=4)
-    arguments.add_argument("--rate", type=int, default=300)
-    arguments.add_argument("--seed", type=int, default=7)
-    given = arguments.parse_args()
-    names = given.faults.split(",")
-    os.environ |= CHILDREN
-    if len(names) == 1:
-        sys.stdout.write(f"{json.dumps(judged(names[0], given.seconds, given.rate, given.seed))}\n")
-        return
-    more = ["--seconds", str(given.seconds), "--rate", str(given.rate), "--seed", str(given.seed)]
-    for name in names:  # settings are read once in a process
-        subprocess.run([sys.executable, "-m", "tests.faults.postgresql_faults", "--faults", name, *more], check=True)
+        return tortured(fault, getattr(Faults(server, standby, proxy), fault, None), load)
 
 
 if __name__ == "__main__":
-    main()
+    main("tests.faults.postgresql_faults", __doc__, FAULTS, judged)
