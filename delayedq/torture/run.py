@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from delayedq.store.base import Store
+    from delayedq.torture.audit import Event
     from delayedq.torture.judge import Violation
 
 FLEETS, PROCESSES, THREADS, PRODUCERS = 2, 2, 8, 2
@@ -48,7 +49,8 @@ RULES = Rules(
 
 class Plan(NamedTuple):
     """What is asked for. `faults`: the names of those that may happen; `rate`: messages a second, all producers;
-    `prefix`: what stands before the command of a process, by its role and number ("fleet 0"): another host, say.
+    `prefix`: what stands before the command of a process, by its role and number ("fleet 0"): another host, say;
+    `judged`: the audit without the lines that tell of what the database has lost, where a fault makes it lose any.
     """
 
     backend: str
@@ -57,6 +59,7 @@ class Plan(NamedTuple):
     rate: int
     faults: Mapping[str, Callable[[Scene], None]]
     prefix: Callable[[str], Sequence[str]] = lambda _: ()
+    judged: Callable[[Sequence[Event]], Sequence[Event]] = lambda events: events
 
 
 class Report(NamedTuple):
@@ -106,7 +109,7 @@ class Torture:
         self._until_they_run()
         self._disturb(time.monotonic() + self._plan.seconds)
         self._drain()
-        events, rows = read(self._folder), self._ended(since)
+        events, rows = self._plan.judged(read(self._folder)), self._ended(since)
         history = History(events, rows, self._live())
         twice = Counter(run.id for run in history.runs if run.how == "returned" and run.kind != "keyed")
         return Report(

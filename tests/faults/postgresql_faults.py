@@ -8,21 +8,30 @@ The server is one of this process. `tortured` says what is printed. The faults o
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import psycopg
 
+from tests.faults.standby import Lost, State, state_of
 from tests.faults.tortured import LONG, Load, fill, main, small_disk, tortured, until
 from tests.proxy import Proxy
 from tests.server import USER, postgresql_socket, standby_socket
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from delayedq.torture.audit import Event
+
+#: Seconds that an asynchronous standby lags behind.
+LAG = 0.3
 #: The WAL that a server on a small disk keeps.
 WAL = "64MB"
 
@@ -60,6 +69,22 @@ class Server:
         """Start it with the options that it had. The memory of one that was killed is in use for a moment."""
         until(lambda: self.control("-m", "immediate", "restart"))
 
+    def has_replayed(self) -> bool:
+        """Whether a standby has nothing left to replay, and receives nothing any more."""
+        with self.connection() as connection:
+            asked = "SELECT pg_last_wal_receive_lsn() <= pg_last_wal_replay_lsn(), count(*) FROM pg_stat_wal_receiver"
+            return connection.execute(asked).fetchone() == (True, 0)
+
+    def state_in_private(self) -> State:
+        """What a server that was killed has: it is started where nobody else looks for it, and stopped again."""
+        with tempfile.TemporaryDirectory(prefix="delayedq-") as directory:
+            shutil.chown(directory, self.data.owner(), self.data.group())
+            self.control("-o", f"-k {directory} -c synchronous_standby_names=''", "start")
+            with psycopg.connect(host=directory, user=USER, dbname="postgres", autocommit=True) as connection:
+                state = state_of(connection)
+            self.control("-m", "immediate", "stop")
+            return state
+
     def kill(self) -> None:
         """As the kernel does that is short of memory; the sessions notice that the first process is gone."""
         os.kill(self.pid, signal.SIGKILL)
@@ -70,6 +95,11 @@ class Faults:
 
     def __init__(self, server: Server, standby: Server | None, proxy: Proxy) -> None:
         self._server, self._standby, self._proxy = server, standby, proxy
+        self.lost: Lost | None = None
+
+    def known(self, events: Sequence[Event]) -> Sequence[Event]:
+        """The audit without what the database has lost."""
+        return events if self.lost is None else self.lost.leave_out(events)
 
     def restart_fast(self) -> None:
         self._server.control("-m", "fast", "restart")
@@ -156,11 +186,33 @@ class Faults:
             (self._server.data / "postmaster.pid").unlink()
             until(lambda: self._standby.control("promote"))
 
+    def fail_over_asynchronously(self) -> None:
+        """The standby lags behind when the primary is gone: what it had not got is lost, and nothing else."""
+        if self._standby is not None and (self._server.data / "postmaster.pid").exists():
+            self._standby.set("primary_conninfo", "''")
+            time.sleep(LAG)
+            self._server.kill()
+            (self._server.data / "postmaster.pid").unlink()
+            until(self._standby.has_replayed)
+            with self._standby.connection() as connection:
+                behind = state_of(connection)
+            until(lambda: self._standby.control("promote"))
+            promoted = time.monotonic_ns()
+            self.lost = Lost(self._server.state_in_private(), behind, promoted)
+
+    def switch_over(self) -> None:
+        """As an operator does it: the primary is stopped, which sends the standby all, and stays away."""
+        if self._standby is not None and (self._server.data / "postmaster.pid").exists():
+            self._server.control("-m", "fast", "stop")
+            until(lambda: self._standby.control("promote"))
+
 
 #: Those that change bytes on their way, that need a disk of their own, and that need a second server.
 PROXIED = {"stall", "half_open", "forget_connections", "delay"}
-ON_A_DISK, WITH_A_STANDBY = {"fill_disk"}, {"fail_over"}
-FAULTS = [name for name in vars(Faults) if not name.startswith("_")]
+ON_A_DISK, WITH_A_STANDBY = {"fill_disk"}, {"fail_over", "fail_over_asynchronously", "switch_over"}
+#: Their standby gets commits before they are acknowledged.
+SYNCHRONOUS = {"fail_over"}
+FAULTS = [name for name in vars(Faults) if not name.startswith("_") and name != "known"]
 
 
 def judged(fault: str, load: Load) -> dict[str, object]:
@@ -174,7 +226,8 @@ def judged(fault: str, load: Load) -> dict[str, object]:
         standby = None
         if fault in WITH_A_STANDBY:
             standby = Server(stack.enter_context(standby_socket(str(server.data))))
-            server.set("synchronous_standby_names", "'*'")
+            if fault in SYNCHRONOUS:
+                server.set("synchronous_standby_names", "'*'")
         proxy = Proxy(str(server.data / ".s.PGSQL.5432"))
         stack.callback(proxy.close)
         hosts = ",".join(str(one.data) for one in (server, standby) if one)
@@ -182,7 +235,9 @@ def judged(fault: str, load: Load) -> dict[str, object]:
         os.environ["DATABASE_URL"] = url + ("&target_session_attrs=read-write" if standby else "")
         if fault in PROXIED:
             os.environ["PROXY"] = proxy.address
-        return tortured(fault, getattr(Faults(server, standby, proxy), fault, None), load)
+        faults = Faults(server, standby, proxy)
+        said = tortured(fault, getattr(faults, fault, None), load._replace(judged=faults.known))
+        return said | ({} if faults.lost is None else {"lost": faults.lost.told()})
 
 
 if __name__ == "__main__":

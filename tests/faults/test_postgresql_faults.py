@@ -12,4 +12,5 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_everything_holds_under_each_fault_of_the_server(fault, postgresql):
-    holds("tests.faults.postgresql_faults", fault, as_root=fault in ON_A_DISK)
+    report = holds("tests.faults.postgresql_faults", fault, as_root=fault in ON_A_DISK)
+    assert report.get("lost", {"messages": 1})["messages"] > 0

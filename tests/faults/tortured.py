@@ -24,6 +24,8 @@ from django.core.management import call_command, execute_from_command_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from delayedq.torture.audit import Event
+
 #: Seconds: of more than a lease of `delayedq.torture.run`; and for which a server may be starting.
 LONG, STARTUP = 4.0, 60.0
 #: A disk that can be filled.
@@ -32,14 +34,15 @@ CHILDREN = {"DJANGO_SETTINGS_MODULE": "tests.worker_settings", "ANSWER_WITHIN": 
 
 
 class Load(NamedTuple):
-    """How long things are disturbed, the messages a second, the seed, and what stands before the command of a process
-    of the run, by its role and number.
+    """How long things are disturbed (seconds), the messages a second, the seed, and the last two of `torture.run.Plan`:
+    where the processes run, and which lines of the audit are judged.
     """
 
     seconds: float
     rate: int
     seed: int
     prefix: Callable[[str], Sequence[str]] = lambda _: ()
+    judged: Callable[[Sequence[Event]], Sequence[Event]] = lambda events: events
 
 
 def until(condition: Callable[[], object], seconds: float = STARTUP) -> None:
@@ -95,7 +98,7 @@ def tortured(fault: str, disturb: Callable[[], None] | None, load: Load) -> dict
 
     call_command("migrate", run_syncdb=True, verbosity=0)
     os.environ[BACKEND] = "default"
-    plan = Plan("default", load.seed, load.seconds, load.rate, {fault: disturbed}, load.prefix)
+    plan = Plan("default", load.seed, load.seconds, load.rate, {fault: disturbed}, load.prefix, load.judged)
     with tempfile.TemporaryDirectory(prefix="delayedq-audit-") as folder:
         report = torture(store_for("default"), plan, Path(folder))
         refused = sum(event.what == "refused" for event in read(Path(folder)))
