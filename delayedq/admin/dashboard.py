@@ -32,6 +32,7 @@ from delayedq.admin.figures import (
     totals_of,
 )
 from delayedq.admin.finished import query_of
+from delayedq.admin.marks import url_of_task
 from delayedq.admin.moments import when
 from delayedq.admin.task_page import TaskPages
 from delayedq.core.bounds import NAME_LENGTH, is_storable
@@ -54,6 +55,7 @@ from delayedq.operations.rules import Rule, Verb
 from delayedq.operations.verdict import verdict
 from delayedq.operations.wording import both, exact, grouped, seconds, visible
 from delayedq.store import default_store
+from delayedq.store.protocol import BARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -116,9 +118,10 @@ def _slowness(one: Durations) -> float:
 
 def _duration_row(name: str, one: Durations, span: timedelta) -> DurationRow:
     dashboard = reverse("admin:delayedq_dashboard_changelist")
+    is_task = name == "kind" and BARE not in one.name
     return DurationRow(
         visible(one.name),
-        f"{dashboard}?{urlencode({'span': 'hour', name: one.name})}",
+        url_of_task(one.name) if is_task else f"{dashboard}?{urlencode({'span': 'hour', name: one.name})}",
         [
             (_("Ended"), count(one.ended)),
             (_("Rate"), rate_of(one.ended, span.total_seconds() / MINUTE_IN_SECONDS)),

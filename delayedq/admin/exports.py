@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 from delayedq.admin.base import demand, may
 from delayedq.admin.bulk import BulkAdmin, demand_filter
 from delayedq.admin.filters import EndedFilter, LiveFilter
+from delayedq.admin.names import NamePages
 from delayedq.operations import exporting
 from delayedq.operations.wording import visible
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from django.urls import URLPattern
 
 
-class ExportPages(BulkAdmin):
+class ExportPages(NamePages, BulkAdmin):
     """A part of the admins of live and of ended messages."""
 
     def get_urls(self) -> list[URLPattern]:

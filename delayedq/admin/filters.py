@@ -14,20 +14,20 @@ from django.utils.translation import pgettext_lazy
 
 from delayedq.admin.marks import STATES as STATE_NAMES
 from delayedq.admin.moments import Moment, Until
+from delayedq.admin.names import FEW, Suggested, kinds, queues, workers
 from delayedq.core.bounds import KEY_LENGTH, NAME_LENGTH, is_storable
 from delayedq.core.errors import LINE_LENGTH, class_of
 from delayedq.models import Outcome
 from delayedq.operations.browsing import EndedSelection, KeyPosition, Selection, id_in
 from delayedq.operations.group_names import fingerprint_of
 from delayedq.operations.wording import exact, visible
-from delayedq.operations.workers import all_workers
 from delayedq.sql.states import MessageState
 from delayedq.store import operator_store
 from delayedq.store.operator import FIRST, LAST, Position
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
 
     from delayedq.store.base import Store
 
@@ -93,13 +93,25 @@ class FilterForm(ListFilter):
     def __init__(self, data: Any, store: Store) -> None:
         super().__init__(data)
         self.store = store
-        queues = {lane.queue for lane in store.lanes()}
-        self._offer("queue", queues)
-        self._offer("worker", {worker.name for worker in all_workers(store)})
-        self._offer("kind", {*registered, *operator_store(store.alias).keyed_kinds()})
+        self._offer("queue", queues(store))
+        self._offer("worker", workers(store))
+        self._offer("kind", registered if len(registered) > FEW else kinds(store))
 
-    def _offer(self, name: str, known: Iterable[str]) -> None:
-        """Set the choices: the known names and the one in the URL, which may be of a queue that is empty now."""
+    def _offer(self, name: str, known: Collection[str]) -> None:
+        """Set the choices: the known names and the one in the URL, which may be of a queue that is empty now.
+
+        Of more than FEW, it is a text with suggestions.
+        """
+        if len(known) > FEW:
+            given = {field: self.data[field] for field in self.fields if self.data.get(field)}
+            self.fields[name] = forms.CharField(
+                label=self.fields[name].label,
+                required=False,
+                strip=False,
+                max_length=NAME_LENGTH,
+                widget=Suggested(name, given),
+            )
+            return
         asked = self.data.get(name, "")
         names = sorted({*known, asked if len(asked) <= NAME_LENGTH and is_storable(asked) else ""} - {""})
         self.fields[name].choices = [ANY, *((value, visible(value)) for value in names)]  # type: ignore[attr-defined]

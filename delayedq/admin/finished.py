@@ -37,6 +37,7 @@ from delayedq.operations.counting import Count
 from delayedq.operations.error_groups import BUCKETS, KNOWN, SHOWN, WIDTH, ErrorGroups, Order, error_groups
 from delayedq.operations.group_names import name_of
 from delayedq.operations.lists import ended_list
+from delayedq.operations.reading import of_one_reading
 from delayedq.operations.timeline import records_in
 from delayedq.operations.wording import grouped, seconds, visible
 from delayedq.sql.waits import waited
@@ -269,6 +270,7 @@ class ErrorLine(NamedTuple):
 class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
     bulk_actions = ENDED_ACTIONS
 
+    @of_one_reading
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         now = self.store.now()
         asked = self.filter_of(request.GET)

@@ -25,6 +25,7 @@ from delayedq.operations.counting import LEASED, Count, count_live
 from delayedq.operations.lists import live_list
 from delayedq.operations.live_states import is_running, state_of
 from delayedq.operations.pauses import paused_now
+from delayedq.operations.reading import of_one_reading
 from delayedq.operations.wording import visible
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class MessageAdmin(OneMessagePages, ExportPages):
 
     # The list
 
+    @of_one_reading
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         now = self.store.now()
         paused = paused_now(self.store)

@@ -54,7 +54,7 @@ def script_words() -> dict[str, Any]:
         "close": _("Close"),
         "open": _("Open as a page"),
         # Translators: a switch; / and p are keys
-        "keys": _("Shortcuts: / p"),
+        "keys": _("Shortcuts: / search, p pause"),
         "keys_do": _("/ goes to the search, p halts a live list. A click switches both off or on."),
         "ticked": _("%(number)s ticked") % {"number": "%s"},
     }

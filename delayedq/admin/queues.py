@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import urlencode
 
 from django import forms
@@ -18,12 +18,14 @@ from delayedq.admin.filters import ANY, ListFilter
 from delayedq.admin.lists import chips_of, page_of, paging
 from delayedq.admin.marks import STATES
 from delayedq.admin.moments import when
+from delayedq.admin.names import NamePages, Suggested
 from delayedq.core.bounds import NAME_LENGTH, is_storable
 from delayedq.limits.admin import ChannelPages
 from delayedq.models import PausedQueue, PausedTask, Worker
 from delayedq.operations.acts import pause_one_task, pause_queues, resume_one_task, resume_queues
 from delayedq.operations.pauses import is_pausable, known_queues
 from delayedq.operations.queues import Queues
+from delayedq.operations.reading import of_one_reading
 from delayedq.operations.verdict import late_queues
 from delayedq.operations.wording import both, grouped, relative, span, visible
 from delayedq.operations.workers import (
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from django.urls import URLPattern
     from django.utils.safestring import SafeString
 
+    from delayedq.admin.names import Named
     from delayedq.models import Message
     from delayedq.operations.queues import QueueState, Trend
     from delayedq.store.base import Store
@@ -129,8 +132,11 @@ class WorkerFilter(ListFilter):
         ]
 
 
-class StatePages(AskingAdmin):
+class StatePages(NamePages, AskingAdmin):
     """A part of the admin of queues."""
+
+    named: ClassVar[Named] = {"task": lambda _store: registered}
+    takes_names = "pause-task/"
 
     def state_urls(self) -> list[URLPattern]:
         views: dict[str, Callable[..., HttpResponse]] = {
@@ -158,7 +164,7 @@ class StatePages(AskingAdmin):
                 )
                 for row in paused
             ],
-            "tasks": sorted({*registered} - {row.kind for row in paused}),
+            "task_field": Suggested("task").render("task", "", {"id": "dq-task", "required": True}),
             "may_stop": may(request, "stop_worker"),
         }
 
@@ -332,10 +338,12 @@ class QueueAdmin(StatePages, ChannelPages):
             *self.state_urls(),
             *self.channel_urls(),
             path("", view(self.changelist_view), name="delayedq_pausedqueue_changelist"),
+            path("names/", view(self.names_view), name="delayedq_pausedqueue_names"),
             path("pause/", view(self.pause_view), name="delayedq_pausedqueue_pause"),
             path("resume/", view(self.resume_view), name="delayedq_pausedqueue_resume"),
         ]
 
+    @of_one_reading
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         now, asked = self.store.now(), QueueFilter(request.GET)
         late, queues, workers = late_queues(self.store, now), Queues(self.store, now), all_workers(self.store)

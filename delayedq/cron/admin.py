@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from datetime import UTC
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import urlencode
 
 from django import forms
@@ -22,11 +22,11 @@ from django.utils.translation import gettext_lazy, ngettext, pgettext
 from delayedq import schedules
 from delayedq.admin.ask import Ask, AskingAdmin, Reply, who_and_why
 from delayedq.admin.base import may
-from delayedq.admin.choices import WithSuggestions
 from delayedq.admin.filters import ANY, ListFilter
 from delayedq.admin.lists import PER_PAGE, chips_of, paging, skipped_in
 from delayedq.admin.marks import STATES, state_word
 from delayedq.admin.moments import when
+from delayedq.admin.names import NamePages, Suggested
 from delayedq.core.bounds import NAME_LENGTH
 from delayedq.cron.admin_form import ScheduleForm, field_of, is_editable
 from delayedq.cron.beat import SETTINGS
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from django.urls import URLPattern
     from django.utils.safestring import SafeString
 
+    from delayedq.admin.names import Named
     from delayedq.cron.definitions import Definition
     from delayedq.cron.operator import Change, KnownSchedule
     from delayedq.cron.reading import LastTick
@@ -208,7 +209,7 @@ def _time(moment: datetime, zone: tzinfo) -> str:
 
 class ScheduleFilter(ListFilter):
     q = forms.CharField(label=gettext_lazy("Name has"), required=False, max_length=NAME_LENGTH)
-    kind = forms.CharField(label=gettext_lazy("Task"), required=False, max_length=NAME_LENGTH, widget=WithSuggestions())
+    kind = forms.CharField(label=gettext_lazy("Task"), required=False, max_length=NAME_LENGTH, widget=Suggested("kind"))
     state = forms.ChoiceField(
         label=gettext_lazy("State"),
         required=False,
@@ -226,10 +227,13 @@ class ScheduleFilter(ListFilter):
 
 
 @admin.register(CronSchedule)
-class ScheduleAdmin(AskingAdmin):
+class ScheduleAdmin(NamePages, AskingAdmin):
+    named: ClassVar[Named] = {"kind": lambda _store: registered}
+
     def get_urls(self) -> list[URLPattern]:
         views: dict[str, Callable[..., HttpResponse]] = {
             "changelist": self.changelist_view,
+            "names": self.names_view,
             "schedule": self.schedule_view,
             "add": self.add_schedule_view,
             "edit": self.edit_view,
@@ -249,7 +253,7 @@ class ScheduleAdmin(AskingAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         now, first, asked = self.store.now(), skipped_in(request), ScheduleFilter(request.GET)
-        asked.fields["kind"].widget.names = sorted(registered)
+        asked.fields["kind"].widget = Suggested("kind", request.GET.dict())
         selection, found = asked.selection(), SchedulePage([], 0)
         if selection is not None:
             found = page_of_schedules(self.store, self._settings(request), now, first, PER_PAGE, selection, PAST)

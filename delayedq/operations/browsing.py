@@ -15,6 +15,7 @@ from delayedq.core.instants import MICROSECOND
 from delayedq.models import FinishedMessage, Message, PausedQueue, PausedTask, has_run_out, is_free, is_held
 from delayedq.operations.argument_search import ArgumentText, argument_in, that_show
 from delayedq.operations.pauses import paused_now
+from delayedq.operations.reading import lanes_of
 from delayedq.sql.states import TERMS, MessageState
 from delayedq.store import operator_store
 from delayedq.store.operator import FIRST, LAST, EndedQuery, KeysetPage, LiveQuery, Position
@@ -263,7 +264,7 @@ class Selection:
 
     def lanes(self, store: Store) -> list[Lane]:
         """The lanes of the chosen queue or queues and priority, or all."""
-        lanes = [lane for lane in store.lanes() if self.queue in {None, lane.queue}]
+        lanes = [lane for lane in lanes_of(store) if self.queue in {None, lane.queue}]
         lanes = [lane for lane in lanes if self.priority in {None, lane.priority}]
         if self.state is not MessageState.PAUSED:
             return lanes

@@ -31,13 +31,14 @@ from delayedq.operations.browsing import (
     scan_live,
 )
 from delayedq.operations.pauses import paused_now
+from delayedq.operations.reading import lanes_of
 from delayedq.operations.wording import grouped
 from delayedq.operations.workers import all_workers, live_workers, running_ids
 from delayedq.sql.states import MessageState, states_of
 from delayedq.store.operator import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
 
     from django.db.models import QuerySet
@@ -216,11 +217,6 @@ def counted(lanes: Iterable[QuerySet[Message]], most: int) -> int:
     return total
 
 
-def bounded(lanes: Iterable[QuerySet[Message]], rows: QuerySet[Message], most: int) -> Count:
-    """The same as a Count that is exact up to `most`; above it, `rows` (those of all lanes) are estimated."""
-    return _counted(counted(lanes, most + 1), rows, most)
-
-
 def bounded_rows(rows: QuerySet[Any], most: int) -> Count:
     """Of rows that an index finds: exact up to `most`, above it an estimate."""
     return _counted(rows[: most + 1].count(), rows, most)
@@ -268,6 +264,33 @@ def _estimated(rows: QuerySet[Any], at_least: int) -> Count:
     """PostgreSQL's estimate if it has one: without statistics it plans one row. Else the lower bound."""
     estimate = _planned(rows) if connections[rows.db].vendor == "postgresql" else 0
     return Count(estimate, exact=False) if estimate > max(at_least, 1) else Count(at_least, exact=None)
+
+
+def estimated_each(rows: Sequence[QuerySet[Any]], at_least: int) -> list[Count]:
+    """The same for several, in one statement. If its plan is not one part for each, the lower bound of all of them."""
+    expected = _planned_each(rows) if rows and connections[rows[0].db].vendor == "postgresql" else []
+    return [
+        Count(number, exact=False) if number > max(at_least, 1) else Count(at_least, exact=None)
+        for number in expected or [0] * len(rows)
+    ]
+
+
+def _bounded_each(rows: Sequence[QuerySet[Any]], found: Sequence[int], most: int) -> list[Count]:
+    """Counts that are exact up to `most`; what is above it is estimated, in one statement.
+
+    found: how many rows of each were met, up to `most` + 1.
+    """
+    estimates = iter(estimated_each([one for one, number in zip(rows, found, strict=True) if number > most], most))
+    return [Count(number, exact=True) if number <= most else next(estimates) for number in found]
+
+
+def _planned_each(rows: Sequence[QuerySet[Any]]) -> list[int]:
+    if len(rows) == 1:
+        return [_planned(rows[0])]
+    first, *others = (each.order_by().values("id") for each in rows)
+    plan = json.loads(first.union(*others, all=True).explain(format="json"))[0]["Plan"]
+    parts = plan.get("Plans", []) if plan["Node Type"] == "Append" else []
+    return [int(part["Plan Rows"]) for part in parts] if len(parts) == len(rows) else []
 
 
 def _planned(rows: QuerySet[Any]) -> int:
@@ -394,12 +417,16 @@ def state_counts(store: Store, now: datetime, paused: Paused | None = None) -> S
 
 
 def _many(store: Store, now: datetime, paused: Paused, dead: Count) -> StateCounts:
-    lanes = store.lanes()
+    lanes = lanes_of(store)
     due = in_lanes(store, lanes).filter(is_free(now), scheduled_at__lte=now)
+    scheduled = in_lanes(store, lanes).filter(scheduled_at__gt=now, attempt=0)
+    found = [FEW + 1, *(rows[: FEW + 1].count() for rows in (due, scheduled))]
+    live = Message.objects.using(store.alias).filter(queue__gt="")
+    counts = _bounded_each([live, due, scheduled], found, FEW)
     return StateCounts(
-        live=bounded_rows(Message.objects.using(store.alias).filter(queue__gt=""), FEW),
-        due=bounded_rows(due, FEW),
-        scheduled=bounded_rows(in_lanes(store, lanes).filter(scheduled_at__gt=now, attempt=0), FEW),
+        live=counts[0],
+        due=counts[1],
+        scheduled=counts[2],
         running=Count(sum(worker.held for worker in live_workers(store, now)), exact=False),
         retrying=_scanned(store, Selection(as_of=now, state=MessageState.RETRYING)),
         paused=_paused(store, now, paused, due),

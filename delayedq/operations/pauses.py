@@ -10,6 +10,7 @@ from django.db.models import Value
 from delayedq.core.bounds import NAME_LENGTH, is_storable
 from delayedq.exceptions import InvalidQueue
 from delayedq.models import PausedQueue, PausedTask
+from delayedq.operations.reading import read_once
 from delayedq.store import default_store
 from delayedq.store.protocol import BARE
 from delayedq.tasks import registered
@@ -31,7 +32,8 @@ class Paused(NamedTuple):
 def paused_now(store: Store) -> Paused:
     """What is paused at this moment; one statement."""
     queues = PausedQueue.objects.using(store.alias).values_list(Value(0), "queue")
-    found = set(queues.union(PausedTask.objects.using(store.alias).values_list(Value(1), "kind"), all=True))
+    both = queues.union(PausedTask.objects.using(store.alias).values_list(Value(1), "kind"), all=True)
+    found = set(read_once(store, "paused", lambda: list(both)))
     return Paused(*(frozenset(name for is_task, name in found if is_task == which) for which in (0, 1)))
 
 

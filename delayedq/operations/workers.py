@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from delayedq.models import FinishedMessage, Message, Outcome, Worker
 from delayedq.operations.browsing import LARGE
+from delayedq.operations.reading import read_once
 from delayedq.store import worker_registry
 from delayedq.store.protocol import BARE
 
@@ -32,7 +33,7 @@ def live_workers(store: Store, now: datetime) -> list[Worker]:
 
 def all_workers(store: Store) -> list[Worker]:
     """All registered workers by name, including silent ones: rows of workers that could not deregister stay for 1 h."""
-    return list(Worker.objects.using(store.alias).order_by("name"))
+    return read_once(store, "workers", lambda: list(Worker.objects.using(store.alias).order_by("name")))
 
 
 def is_alive(worker: Worker, now: datetime) -> bool:

@@ -15,21 +15,22 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from datetime import UTC, datetime
+from itertools import batched, groupby
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from delayedq.core.conditions import KeyRange
 from delayedq.core.errors import last_error
-from delayedq.sql.states import condition
+from delayedq.sql.states import MessageState, condition
 from delayedq.store import figures
 from delayedq.store.database import retry_on_deadlock
 from delayedq.store.feature import FEATURES, tell_revived
 from delayedq.store.figures import ErrorGroupStore, FiguresStore
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from delayedq.sql.dialects import Dialect
-    from delayedq.sql.states import MessageState
     from delayedq.store.base import Store
     from delayedq.store.database import Database
     from delayedq.store.protocol import Lane
@@ -96,7 +97,50 @@ def history(dialect: Dialect, wanted: Sequence[str], *, dead: bool, grouped: boo
     return HISTORY.format(chosen=chosen or "1 = 1", bounds=bounds)
 
 
+#: So many lanes are scanned by one statement where no statement takes a list of them: the text has each.
+LANES = 250
+
+
+# How much waits in a queue, and since when: its lanes one after the other, each in the order of the due index, until
+# `most` are counted.
+
+
+_ONE_LANE = (
+    "SELECT scheduled_at AS at FROM delayedq_message WHERE queue = %({queue})s AND priority = %({priority})s"
+    " AND {{state}} ORDER BY scheduled_at LIMIT {{limit}}"
+)
+
+
+def _waits(place: int, lanes: Sequence[str]) -> str:
+    """One row for a queue. `lanes`: `_ONE_LANE` of each."""
+
+    def part(state: str, limit: str) -> str:
+        each = (one.format(state=state, limit=limit) for one in lanes)
+        return " UNION ALL ".join(f"SELECT at FROM ({one}) AS lane_{number}" for number, one in enumerate(each))
+
+    due = condition(MessageState.DUE, "delayedq_message")
+    counts = (
+        f"(SELECT COUNT(*) FROM ({part(state, '%(most)s')} LIMIT %(most)s) AS counted)"
+        for state in (due, "scheduled_at > %(now)s")
+    )
+    oldest = f"(SELECT MIN(at) FROM ({part(due, '1')}) AS heads)"
+    return f"SELECT {place}, {', '.join(counts)}, {oldest}"
+
+
 # Operator
+
+
+class Waiting(NamedTuple):
+    """How much waits in a queue. `oldest`: when its first due message became due; None: none is due."""
+
+    due: int
+    scheduled: int
+    oldest: datetime | None
+
+    def plus(self, more: Waiting, most: int) -> Waiting:
+        """Both together, each counted up to `most`."""
+        oldest = min((one for one in (self.oldest, more.oldest) if one is not None), default=None)
+        return Waiting(min(most, self.due + more.due), min(most, self.scheduled + more.scheduled), oldest)
 
 
 class Seen(NamedTuple):
@@ -296,6 +340,28 @@ class OperatorStore(ABC):
             tell_revived(self._store, revived)
         return revived
 
+    # Queues
+
+    def waiting(self, lanes: Sequence[Lane], most: int) -> dict[str, Waiting]:
+        """Of each queue of these lanes, up to `most` due and `most` scheduled messages. A statement per LANES lanes."""
+        found: dict[str, Waiting] = {}
+        for some in batched(sorted(lanes, key=attrgetter("queue")), LANES):
+            priorities = {name: [one.priority for one in each] for name, each in groupby(some, attrgetter("queue"))}
+            for name, waiting in self._waiting(priorities, most):
+                found[name] = found[name].plus(waiting, most) if name in found else waiting
+        return found
+
+    def _waiting(self, queues: Mapping[str, Sequence[int]], most: int) -> Iterator[tuple[str, Waiting]]:
+        given: dict[str, Any] = {"most": most, "now": self._stored(self.database.now())}
+        rows = []
+        for place, (queue, priorities) in enumerate(queues.items()):
+            lanes = [f"priority_{place}_{number}" for number, _ in enumerate(priorities)]
+            given |= {f"queue_{place}": queue, **dict(zip(lanes, priorities, strict=True))}
+            rows.append(_waits(place, [_ONE_LANE.format(queue=f"queue_{place}", priority=one) for one in lanes]))
+        names, instant = [*queues], self.database.dialect.instant
+        for place, due, scheduled, oldest in self.database.rows(" UNION ALL ".join(rows), given):
+            yield names[place], Waiting(due, scheduled, None if oldest is None else instant(oldest))
+
     @abstractmethod
     def _revive(self, revivals: Sequence[Revival], outcome: str) -> set[int]: ...
 
@@ -330,10 +396,24 @@ class OperatorStore(ABC):
     def _scan_lanes(
         self, lanes: Sequence[Lane], state: MessageState | None, parameters: dict[str, Any]
     ) -> list[KeysetPage]:
-        words = {"queue": "%(queue)s", "priority": "%(priority)s"}
-        statement = lane(self.database.dialect, state, wanted_of(parameters), **words)
-        places = ({"queue": lane.queue, "priority": lane.priority} for lane in lanes)
-        return [self._page(self.database.rows(statement, {**parameters, **place}), parameters) for place in places]
+        return [page for some in batched(lanes, LANES) for page in self._scan_some(some, state, parameters)]
+
+    def _scan_some(
+        self, lanes: Sequence[Lane], state: MessageState | None, parameters: dict[str, Any]
+    ) -> list[KeysetPage]:
+        """One statement."""
+        parts, places = [], dict[str, Any]()
+        for number, each in enumerate(lanes):
+            words = {"queue": f"%(queue_{number})s", "priority": f"%(priority_{number})s"}
+            along = lane(self.database.dialect, state, wanted_of(parameters), **words)
+            parts.append(f"SELECT at, id, chosen, step, {number} AS place FROM ({along}) AS lane_{number}")
+            places |= {f"queue_{number}": each.queue, f"priority_{number}": each.priority}
+        return self._pages(self.database.rows(" UNION ALL ".join(parts), {**parameters, **places}), parameters)
+
+    def _pages(self, rows: Sequence[tuple[Any, ...]], parameters: dict[str, Any]) -> list[KeysetPage]:
+        """Rows of the keyset scans of several lanes: at, id, chosen, step, place."""
+        by_place = groupby(sorted(rows, key=itemgetter(4, 3)), itemgetter(4))
+        return [self._page([*scanned], parameters) for _, scanned in by_place]
 
     def keyset_scan_history(
         self,

@@ -36,6 +36,18 @@ def test_the_slowest_is_shown_however_rarely_it_runs(operator, store):
     assert "These are the 50 slowest of 61." in text
 
 
+def test_a_task_links_to_its_page_and_a_bare_queue_to_its_figures(operator, store):
+    rows = [ended(1, 1, 1, kind="tests.quick"), ended(2, 1, 1, kind="a|json", queue="a|json")]
+    shift = store.now() - NOW
+    for row in rows:
+        for name in ("finished_at", "started_at", "scheduled_at"):
+            setattr(row, name, getattr(row, name) + shift)
+    FinishedMessage.objects.bulk_create(rows)
+    page = operator.get(DURATIONS, {"span": "day"}).content.decode()
+    assert 'href="/admin/delayedq/dashboard/task/?name=tests.quick"' in page
+    assert 'href="/admin/delayedq/dashboard/?span=hour&amp;kind=a%7Cjson"' in page
+
+
 def test_nothing_ended(operator):
     assert "Nothing ended in this time." in text_of(operator.get(DURATIONS))
 

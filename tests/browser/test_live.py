@@ -59,7 +59,7 @@ def test_keys_search_and_pause_but_not_while_something_is_typed(messages):
 
 def test_keys_can_be_switched_off(messages):
     page = messages.page
-    switch = page.get_by_role("button", name="Shortcuts: / p")
+    switch = page.get_by_role("button", name="Shortcuts: / search, p pause")
     switch.click()
     assert switch.get_attribute("aria-pressed") == "false"
     page.keyboard.press("p")

@@ -43,6 +43,13 @@
     addEventListener("resize", wider);
     wider();
 
+    // A field suggests names when it is entered. They have a page of their own, to which the link beside it goes.
+
+    document.querySelectorAll("input[data-names]").forEach((input) => input.addEventListener("focus", async () => {
+        const page = await fetched(input.dataset.names);
+        input.list.replaceChildren(...[...page.querySelectorAll("[data-name]")].map(({ dataset }) => new Option("", dataset.name)));
+    }, { once: true }));
+
     // A bulk edit that takes several requests goes on by itself.
 
     document.querySelectorAll("form.dq-ongoing").forEach((form) => form.submit());

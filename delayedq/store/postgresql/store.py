@@ -6,8 +6,6 @@ import json
 import time
 from contextlib import suppress
 from functools import partial
-from itertools import groupby
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
 from django.db import Error, transaction
@@ -397,9 +395,9 @@ class PostgreSQLOperatorStore(OperatorStore):
         words = {"queue": "lane.queue", "priority": "lane.priority"}
         along = operator.lane(self.database.dialect, state, wanted_of(parameters), **words)
         places = {"queues": [lane.queue for lane in lanes], "priorities": [lane.priority for lane in lanes]}
-        rows = self.database.rows(operator_sql.LANES.format(lane=along), {**parameters, **places})
-        rows.sort(key=itemgetter(4, 3))
-        return [self._page([*scanned], parameters) for _, scanned in groupby(rows, itemgetter(4))]
+        return self._pages(
+            self.database.rows(operator_sql.LANES.format(lane=along), {**parameters, **places}), parameters
+        )
 
 
 def _seen(seen: Sequence[Seen]) -> dict[str, Any]:
