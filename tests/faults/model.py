@@ -255,8 +255,10 @@ def later(worker):
 
 def wrong(state):
     """What is wrong in a state; "" if nothing is."""
-    if state.wrong:
-        return state.wrong
+    return state.wrong or _overlap(state) or _loss(KEYED, state) or _loss(OTHER, state)
+
+
+def _overlap(state):
     running = [
         (number, worker.attempt)
         for number, worker in enumerate(state.workers)
@@ -266,16 +268,18 @@ def wrong(state):
         row = state.rows[attempt.message]
         if row is None or row.token != number:
             return "overlap: an attempt lost its message while its lease held"
-    if sum(not attempt.lapsed for _, attempt in running) > 1:
-        return "more attempts run than the limit allows"
-    for message, (row, ended) in enumerate(zip(state.rows, state.ended, strict=True)):
-        if len(ended) > 1:
-            return "a message ended twice"
-        if row is None and not ended:
-            return "a message is lost"
-        if message == KEYED and row is None and ended and ended[0] < state.committed:
-            return "a replacement is lost"
-    return ""
+    return "more attempts run than the limit allows" if sum(not one.lapsed for _, one in running) > 1 else ""
+
+
+def _loss(message, state):
+    row, ended = state.rows[message], state.ended[message]
+    if len(ended) > 1:
+        return "a message ended twice"
+    if row is not None:
+        return ""
+    if not ended:
+        return "a message is lost"
+    return "a replacement is lost" if message == KEYED and ended[0] < state.committed else ""
 
 
 class Found(NamedTuple):
