@@ -67,7 +67,7 @@ def upgrade(folder):
     from delayedq.torture.audit import read
     from delayedq.torture.processes import Process
 
-    run.PRODUCERS = 1
+    run.PRODUCERS = run.PROCESSES = 1
 
     home, audit, ran = copy_of_the_next_version(folder), folder / "audit", {}
     audit.mkdir()
