@@ -33,6 +33,7 @@ ROOT = "/admin/delayedq/"
 PAGES = {
     "messages": "message/",
     "due": "message/?state=due&queue=mail",
+    "names": "message/names/?of=kind",
     "history": "finishedmessage/",
     "dead-letters": "finishedmessage/?outcome=failed",
     "errors": "finishedmessage/errors/",

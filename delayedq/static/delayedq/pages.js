@@ -45,9 +45,14 @@
 
     // A field suggests names when it is entered. They have a page of their own, to which the link beside it goes.
 
-    document.querySelectorAll("input[data-names]").forEach((input) => input.addEventListener("focus", async () => {
-        const page = await fetched(input.dataset.names);
-        input.list.replaceChildren(...[...page.querySelectorAll("[data-name]")].map(({ dataset }) => new Option("", dataset.name)));
+    function suggest(input, page) {
+        const names = [...page.querySelectorAll("[data-name]")].map(({ dataset }) => dataset.name);
+        input.list.replaceChildren(...names.map((name) => new Option("", name)));
+    }
+
+    document.querySelectorAll("input[data-names]").forEach((input) => input.addEventListener("focus", () => {
+        // Where they can't be fetched, it is a text as any other.
+        fetched(input.dataset.names).then((page) => suggest(input, page)).catch(() => {});
     }, { once: true }));
 
     // A bulk edit that takes several requests goes on by itself.
