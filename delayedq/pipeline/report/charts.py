@@ -367,8 +367,8 @@ def hours_of_week(figures: ReportFigures) -> dict[tuple[int, int], float]:
     for row in figures.rows("offered"):
         begins = moment(row["period"])
         sums[begins.weekday(), begins.hour] = sums.get((begins.weekday(), begins.hour), 0) + row["messages"]
-    first = int(figures.window.since // HOUR)
-    hours = [moment(hour * HOUR) for hour in range(first, int(-(-figures.window.until // HOUR)))]
+    window = figures.window.recent
+    hours = [moment(hour * HOUR) for hour in range(int(window.since // HOUR), int(-(-window.until // HOUR)))]
     return {slot: total / sum((h.weekday(), h.hour) == slot for h in hours) for slot, total in sums.items()}
 
 

@@ -2,7 +2,8 @@
 
 Each message becomes a few *facts*: rows with the same columns, whose `figure` says what they are of. They are added up
 by their keys, and the sums, which are few, become those of every table and are added up once more. So a report is one
-query with two shuffles, however many tables it has, and no message is read, parsed or kept twice.
+query with two shuffles, however many tables it has, and no message is read, parsed or kept twice. What comes to the
+driver is what tables and charts show: its size depends neither on the length of the window nor on the number of tasks.
 
 Percentiles come from sketches: how many durations fell into each bin of a logarithmic scale. This is the DDSketch of
 Masson, Rim and Lee ("DDSketch: a fast and fully-mergeable quantile sketch with relative-error guarantees", VLDB 2019),
@@ -11,11 +12,12 @@ kept as a plain table.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import ceil, log
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 
 from delayedq.core.bounds import ERRORS_KEPT
@@ -48,9 +50,12 @@ HOUR = 3_600
 DAY = 24 * HOUR
 
 #: Widths of a bucket in seconds, of which the first that gives few enough buckets is taken.
-_WIDTHS = (1, 5, 15, 60, 300, 900, HOUR, 6 * HOUR, DAY, 7 * DAY, 28 * DAY)
+_WIDTHS = (1, 5, 15, 60, 300, 900, HOUR, 6 * HOUR, DAY, 7 * DAY, *(28 * DAY * 2**n for n in range(12)))
 
 _MOST = 200
+
+#: Threads are planned by the last year of a window: what arrived in each hour of ten years is too much to look at.
+_RECENT = 366 * DAY
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,11 @@ class Window:
     def period(self) -> int:
         """The seconds for which load is looked at as one: an hour, or 5 minutes or 1 if the window is short."""
         return next((period for period in (HOUR, 300) if self.seconds >= 2 * period), 60)
+
+    @property
+    def recent(self) -> Window:
+        """Its last year, or all of it: the loads of this time are looked at."""
+        return replace(self, since=max(self.since, self.until - _RECENT))
 
     def length(self, begins: float) -> float:
         """The seconds of the period that lie within the window, but at least half: scraps say nothing."""
@@ -267,6 +277,12 @@ GROWTH = (1 + ERROR) / (1 - ERROR)
 #: Seconds; what is shorter counts as this.
 SHORTEST = 1e-6
 
+#: So many kinds have rows of their own: those with the most messages.
+MOST_KINDS = 50
+
+#: What all other kinds together are called.
+OTHERS = "other tasks"
+
 #: A period is cut into this many parts to see how bursty it was.
 PARTS = 60
 
@@ -300,7 +316,7 @@ def counted(messages: DataFrame, window: Window) -> DataFrame:
     that ended in it.
     """
     facts = _added(_placed(_exploded(_attempts(messages), _facts(window), "queue", "kind"), window))
-    return _added(_exploded(facts, _of_tables(window)))
+    return _added(_of_few_kinds(_added(_exploded(facts, _of_tables(window)))))
 
 
 def bin_of(seconds: Column) -> Column:
@@ -367,7 +383,7 @@ def _facts(window: Window) -> list[Column]:
         F.when(ran & (attempt_began < window.until), _fact(F.lit("started"), attempt_began)),
         F.when(ran & (attempt_ended < window.until), _fact(F.lit("stopped"), attempt_ended, seconds=run)),
         F.when(
-            run.isNotNull() & window.has(arrived),
+            run.isNotNull() & window.recent.has(arrived),
             _fact(F.lit("part"), arrived, seconds=run, marked=F.col("is_last")),
         ),
         over,
@@ -455,9 +471,21 @@ def _of_tables(window: Window) -> list[Column]:
     return [
         F.when(is_event, _sum("flow", at=at, queue=queue, kind=kind, label=event, n=n, area=F.col("area"))),
         F.when(measured, _sum("by_time", at=at, **durations)),
-        F.when(measured, _sum("sketches", at=window.bucket(at, DAY), queue=queue, kind=kind, **durations)),
+        F.when(measured, _sum("sketches", kind=kind, **durations)),
         F.coalesce(*(F.when(figure == name, added) for name, added in others.items())),
     ]
+
+
+def _of_few_kinds(sums: DataFrame) -> DataFrame:
+    """The same, of the MOST_KINDS with the most messages, and of all others as OTHERS.
+
+    One task does it, so that it takes no further shuffle: of each kind it reads what a chart can show.
+    """
+    messages = F.sum(F.when(F.col("figure") == "retries", F.col("n"))).over(Over.partitionBy("kind"))
+    in_order = Over.orderBy(F.col("kind").isNull(), F.col("messages").desc_nulls_last(), "kind")
+    ranked = sums.coalesce(1).withColumn("messages", messages).withColumn("rank", F.dense_rank().over(in_order))
+    kind = F.when(F.col("kind").isNull() | (F.col("rank") <= MOST_KINDS), F.col("kind")).otherwise(OTHERS)
+    return ranked.withColumn("kind", kind).select(*KEYS, *VALUES)
 
 
 def _sum(figure: str, **columns: Column) -> Column:

@@ -38,7 +38,7 @@ def tables(counted: pa.Table, window: Window) -> dict[str, pa.Table]:
     counted = counted.sort_by([(name, "ascending") for name in KEYS])
     flow = _of(counted, "flow", at="bucket", queue="queue", kind="kind", label="event", n="n", area="remaining")
     retries = _of(counted, "retries", kind="kind", label="state", number="attempts", n="n", marked="early")
-    sketches = _sketch(counted, "sketches", at="day", queue="queue", kind="kind", label="measure")
+    sketches = _sketch(counted, "sketches", kind="kind", label="measure")
     overall, by_kind = merge(sketches, ["measure"]), percentiles(sketches, ["measure", "kind"])
     by_time = _sketch(counted, "by_time", at="bucket", label="measure")
     recoveries = percentiles(_sketch(counted, "recoveries", kind="kind"), ["kind"])
@@ -402,7 +402,9 @@ def measure(
     counted = facts.counted(timed(within(messages, since, until)), window).toArrow()
     found = tables(counted, window)
     offered = found["offered"].to_pylist()
-    return ReportFigures(window=window, tables=found, target=target, lease=lease, plans=plans(offered, window, target))
+    return ReportFigures(
+        window=window, tables=found, target=target, lease=lease, plans=plans(offered, window.recent, target)
+    )
 
 
 def span(messages: DataFrame) -> tuple[datetime, datetime] | None:

@@ -166,7 +166,7 @@ QUERIES = {
         WITH parts AS (
             SELECT queue, floor(arrived / ($period / 60)) * ($period / 60) AS part, count(*) AS attempts,
                 count(*) FILTER (is_last) AS messages, sum(run) AS work, sum(run * run) AS squares
-            FROM attempts WHERE arrived >= $since AND arrived < $until GROUP BY ALL
+            FROM attempts WHERE arrived >= $recent AND arrived < $until GROUP BY ALL
         )
         SELECT floor(part / $period) * $period AS period, queue, sum(messages) AS messages, sum(attempts) AS attempts,
             sum(work) AS work, sum(squares) AS squares,
@@ -213,6 +213,7 @@ def judged(history, window):
     import duckdb
 
     values = {"since": window.since, "until": window.until, "width": float(window.width), "period": window.period}
+    values["recent"] = max(window.since, window.until - 366 * 86_400)
     values["last"] = window.until - 1e-6  # moments are microseconds
     with duckdb.connect(config={"autoinstall_known_extensions": "false"}) as connection:
         connection.register("history", history)

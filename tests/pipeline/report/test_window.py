@@ -19,7 +19,8 @@ SINCE = datetime(2013, 3, 10, 5, 30, tzinfo=UTC)
         (timedelta(days=1), 900),
         (timedelta(days=30), 6 * HOUR),
         (timedelta(days=365), 7 * DAY),
-        (timedelta(days=36_500), 28 * DAY),
+        (timedelta(days=5_600), 28 * DAY),
+        (timedelta(days=36_500), 224 * DAY),
     ],
 )
 def test_buckets_are_as_wide_as_a_chart_can_show(length, width):
