@@ -149,14 +149,11 @@ class Lanes:
 
     def scanned_ahead(self, heads: Sequence[LaneHead], moment: float) -> None:
         """Take over what a scan behind the watermarks found: new lanes, and when known ones are due."""
-        with self._lock:
-            new = {}
-            for head in self._of_no_channel(heads, moment):
-                if (name := (head.queue, head.priority)) not in self._lanes:
-                    new[name] = _KnownLane(_watermark(head), moment + max(0.0, head.due_in))
         self.peeked(heads, moment)
         with self._lock:
-            self._lanes |= new
+            for head in self._of_no_channel(heads, moment):
+                new = _KnownLane(_watermark(head), moment + max(0.0, head.due_in))
+                self._lanes.setdefault((head.queue, head.priority), new)
 
     def _of_no_channel(self, heads: Sequence[LaneHead], moment: float) -> list[LaneHead]:
         """The lanes among them; the others say when to claim from channels."""
