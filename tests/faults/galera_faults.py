@@ -16,9 +16,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import MySQLdb
-
-from tests.faults.mariadb_servers import NAME, Server
+from tests.faults.mariadb_servers import NAME, MySQLdb, Server
 from tests.faults.tortured import LONG, Load, main, tortured, until
 
 if TYPE_CHECKING:

@@ -14,9 +14,7 @@ import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-import MySQLdb
-
-from tests.faults.mariadb_servers import USER, Server, ask
+from tests.faults.mariadb_servers import USER, MySQLdb, Server, ask
 from tests.faults.tortured import LONG, Load, fill, main, small_disk, tortured, until
 from tests.proxy import Proxy
 

@@ -92,11 +92,12 @@ def of_running_task(message: str) -> str:
 
 # Reading ------------------------------------------------------------------------------------------------------------
 def readable(moment: str) -> str:
-    """The moment, or the nearest one that Python has: PostgreSQL's go from -infinity to infinity.
+    """The moment, or one near the end of those that Python has: PostgreSQL's go from -infinity to infinity.
 
     One row that can't be read would take the whole claim with it.
     """
-    return f"least(greatest({moment}, '0001-01-03 00:00:00+00'), '9999-12-29 00:00:00+00')"
+    return f"""CASE WHEN {moment} < '0001-01-01 00:00:00+00' THEN '0001-01-03 00:00:00+00'
+    WHEN {moment} >= '10000-01-01 00:00:00+00' THEN '9999-12-29 00:00:00+00' ELSE {moment} END"""
 
 
 _FIRST_AT = readable("head.scheduled_at")
