@@ -272,7 +272,7 @@ class Store(BareQueues, EndNotices):
         """
 
     def scan_ahead(self, known: Sequence[Lane], queues: Collection[str] | None = None) -> list[LaneHead]:
-        """The same, but what lies in these lanes before their watermarks is passed over: short, whatever is dead."""
+        """The same, but of these lanes only what lies behind their watermarks: short, whatever is dead in them."""
         return self.peek(with_watermarks(self.lanes(), known, queues))
 
     @abstractmethod

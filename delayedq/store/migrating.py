@@ -40,28 +40,33 @@ type Plan = Sequence[tuple[Migration, bool]]
 class Run(NamedTuple):
     """A run of this process: its lock, and what it leaves out."""
 
+    plan: Plan
     lock: ExitStack
     left_out: Sequence[Migration]
 
 
-#: By alias. One that failed keeps its lock until this process ends, or runs again.
+#: By alias. One that failed keeps its lock until this process ends, or migrates again.
 _running: dict[str, Run] = {}
 
 
 @receiver(pre_migrate)
 def wait_for_others(using: str, plan: Plan, stdout: OutputWrapper | None = None, verbosity: int = 1, **_: Any) -> None:
     """For the first app of a run. Raises CommandError if another process migrates for an hour."""
-    if using in _running or not router.allow_migrate(using, "delayedq"):
+    if not router.allow_migrate(using, "delayedq"):
         return
+    if (run := _running.get(using)) is not None:
+        if run.plan is plan:
+            return
+        _running.pop(using).lock.close()  # that one has failed
     try:
         database = store_for(using).database
     except ImproperlyConfigured:  # of another engine: nothing of ours is there
         return
     out = stdout if verbosity else None
-    _running[using] = Run(_locked(database, out), [])
+    _running[using] = Run(plan, _locked(database, out), [])
     post_migrate.connect(let_go)  # now, and so after the receivers of all apps
     left_out = leave_out(plan, MigrationRecorder(connections[using]).applied_migrations())
-    _running[using] = Run(_running[using].lock, left_out)
+    _running[using] = _running[using]._replace(left_out=left_out)
     if left_out and out:
         out.write(f"  Another process has done this meanwhile: {', '.join(map(str, left_out))}")
 
@@ -71,7 +76,10 @@ def _locked(database: Database, out: OutputWrapper | None) -> ExitStack:
     told = False
     while (lock := database.migration_lock()) is None:
         if time.monotonic() > until:
-            raise CommandError(f"Another process has been migrating the database {database.alias!r} for an hour.")
+            raise CommandError(
+                f"Another process has been migrating the database {database.alias!r} for an hour, or has failed to and"
+                " still runs."
+            )
         if out and not told:
             out.write("Another process migrates this database: waiting for it.")
             out.flush()

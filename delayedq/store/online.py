@@ -12,7 +12,8 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from django.db import OperationalError
+from django.core.exceptions import ImproperlyConfigured
+from django.db import OperationalError, router
 from django.db.migrations import Migration
 from django.db.migrations.operations import AddIndex
 
@@ -58,7 +59,8 @@ class OnlineMigration(Migration):
         return work() if collect_sql else self._done(schema_editor, work)
 
     def _done(self, schema_editor: BaseDatabaseSchemaEditor, work: Callable[[], ProjectState]) -> ProjectState:
-        database = store_for(schema_editor.connection.alias).database
+        if (database := _database_of(schema_editor)) is None:
+            return work()
         if not schema_editor.connection.features.can_rollback_ddl:
             return _by_statement(database, schema_editor, work)
         return _as_a_whole(database, schema_editor, work) if self.atomic else work()
@@ -168,4 +170,14 @@ class AddIndexOnline(AddIndex):
 
 
 def _builds_beside(schema_editor: BaseDatabaseSchemaEditor) -> bool:
-    return store_for(schema_editor.connection.alias).database.builds_indexes_beside
+    database = _database_of(schema_editor)
+    return database is not None and database.builds_indexes_beside
+
+
+def _database_of(schema_editor: BaseDatabaseSchemaEditor) -> Database | None:
+    """None for one that has nothing of delayedq: Django carries out all migrations there too, without their effects."""
+    alias = schema_editor.connection.alias
+    try:
+        return store_for(alias).database if router.allow_migrate(alias, "delayedq") else None
+    except ImproperlyConfigured:  # of another engine
+        return None

@@ -245,18 +245,15 @@ class Poller(threading.Thread):
             self._next_look_at = min(self._next_look_at, max(self._may_look_at, moment))
         self._next_scan_at = min(self._next_scan_at, max(may_scan_at, moment))
 
-    def _heads(self) -> list[LaneHead]:
+    def _heads(self, scan: Callable[[], Iterable[LaneHead]]) -> list[LaneHead]:
         """What a scan finds. If the last one was long, the loop knows that nobody hears of offers meanwhile."""
         if self._scans_are_long:
             self._lanes.scan_begins()
             self._wake()
         try:
-            return self._served(self._store.scan(self._queues))
+            return [head for head in scan() if self._lanes.serves(head.queue)]
         finally:
             self._lanes.scan_has_ended()
-
-    def _served(self, heads: Iterable[LaneHead]) -> list[LaneHead]:
-        return [head for head in heads if self._lanes.serves(head.queue)]
 
     def _find_stopped(self) -> None:
         """Tell the attempts whose messages have ended; the lease keeper would find it out by their next renewal."""
@@ -307,7 +304,7 @@ class Poller(threading.Thread):
 
     def _look_ahead(self, moment: float) -> None:
         self._next_peek_at = self._next_look_at = float("inf")
-        heads = self._served(self._store.scan_ahead(self._lanes.known(), self._queues))
+        heads = self._heads(lambda: self._store.scan_ahead(self._lanes.known(), self._queues))
         seen = time.monotonic()
         self._lanes.scanned_ahead(heads, seen)
         self._may_look_at = seen + WANTED_REST * (seen - moment)
@@ -317,7 +314,7 @@ class Poller(threading.Thread):
 
     def _scan(self, moment: float) -> None:
         self._next_peek_at = self._next_look_at = self._next_scan_at = float("inf")
-        heads = self._heads()
+        heads = self._heads(lambda: self._store.scan(self._queues))
         seen = self._scanned_at = time.monotonic()
         took = self._took = seen - moment
         is_first = not self._lanes.scans

@@ -13,6 +13,7 @@ import socket
 import tempfile
 import time
 from contextlib import ExitStack, suppress
+from itertools import batched
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,7 @@ class Cluster:
     """Three nodes of which the first begins. Raises NoServer."""
 
     def __init__(self, directory: Path, stack: ExitStack) -> None:
-        self._ports = [free_ports(4) for _ in range(NODES)]
+        self._ports = [*batched(free_ports(4 * NODES), 4, strict=True)]
         self.nodes = [stack.enter_context(self._node(directory / f"{one}", one)) for one in range(NODES)]
         for number, node in enumerate(self.nodes):
             node.install()

@@ -39,9 +39,22 @@ def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True)
 
 
+def outer(name: str) -> str:
+    """The end of its cable that is at the bridge."""
+    return f"{name}-out"
+
+
 @contextmanager
 def networks(names: Sequence[str]) -> Iterator[None]:
-    """A bridge at NETWORK.1, and namespaces of these names with the addresses that follow."""
+    """A bridge at NETWORK.1, and namespaces of these names with the addresses that follow.
+
+    What a run that was killed has left of them is removed first.
+    """
+    left = [("netns", "del", name) for name in names] + [
+        ("link", "del", one) for one in ("delayedq0", *map(outer, names))
+    ]
+    for words in left:
+        subprocess.run(["ip", *words], check=False, stderr=subprocess.DEVNULL)
     with ExitStack() as stack:
         ip("link", "add", "delayedq0", "type", "bridge")
         stack.callback(ip, "link", "del", "delayedq0")
@@ -50,8 +63,9 @@ def networks(names: Sequence[str]) -> Iterator[None]:
         for number, name in enumerate(names, 2):
             ip("netns", "add", name)
             stack.callback(ip, "netns", "del", name)
-            ip("link", "add", f"{name}-out", "type", "veth", "peer", "name", "eth0", "netns", name)
-            ip("link", "set", f"{name}-out", "master", "delayedq0", "up")
+            ip("link", "add", outer(name), "type", "veth", "peer", "name", "eth0", "netns", name)
+            stack.callback(ip, "link", "del", outer(name))  # the namespace goes when its last process has ended
+            ip("link", "set", outer(name), "master", "delayedq0", "up")
             ip("-n", name, "addr", "add", f"{NETWORK}.{number}/24", "dev", "eth0")
             for device in ("lo", "eth0"):
                 ip("-n", name, "link", "set", device, "up")
@@ -79,14 +93,14 @@ class Faults:
         from delayedq.torture.run import LEASE
 
         name = namespace("fleet 0")
-        ip("link", "set", f"{name}-out", "down")
+        ip("link", "set", outer(name), "down")
         for seconds in (RENEWED * LEASE, (1 - RENEWED) * LEASE):
             time.sleep(seconds)
             listed = subprocess.run(["ip", "netns", "pids", name], check=True, capture_output=True, text=True)
             for pid in listed.stdout.split():
                 write("frozen", pid=int(pid))
         time.sleep(2 * LONG - LEASE)
-        ip("link", "set", f"{name}-out", "up")
+        ip("link", "set", outer(name), "up")
 
 
 FAULTS = [name for name in vars(Faults) if not name.startswith("_")]

@@ -70,16 +70,23 @@ class Server:
         until(lambda: self.control("-m", "immediate", "restart"))
 
     def has_replayed(self) -> bool:
-        """Whether a standby has nothing left to replay, and receives nothing any more."""
+        """Whether a standby receives nothing more, and has replayed what it has; the last record may be cut."""
+        asked = "SELECT pg_last_wal_replay_lsn()::text"
         with self.connection() as connection:
-            asked = "SELECT pg_last_wal_receive_lsn() <= pg_last_wal_replay_lsn(), count(*) FROM pg_stat_wal_receiver"
-            return connection.execute(asked).fetchone() == (True, 0)
+            before = connection.execute(asked).fetchone()
+            time.sleep(1)
+            return not self.receives() and connection.execute(asked).fetchone() == before
+
+    def receives(self) -> bool:
+        """Whether a standby is connected with its primary."""
+        with self.connection() as connection:
+            return connection.execute("SELECT count(*) FROM pg_stat_wal_receiver").fetchone() != (0,)
 
     def state_in_private(self) -> State:
         """What a server that was killed has: it is started where nobody else looks for it, and stopped again."""
         with tempfile.TemporaryDirectory(prefix="delayedq-") as directory:
             shutil.chown(directory, self.data.owner(), self.data.group())
-            self.control("-o", f"-k {directory} -c synchronous_standby_names=''", "start")
+            until(lambda: self.control("-o", f"-h '' -k {directory} -c synchronous_standby_names=''", "start"))
             with psycopg.connect(host=directory, user=USER, dbname="postgres", autocommit=True) as connection:
                 state = state_of(connection)
             self.control("-m", "immediate", "stop")
@@ -190,6 +197,7 @@ class Faults:
         """The standby lags behind when the primary is gone: what it had not got is lost, and nothing else."""
         if self._standby is not None and (self._server.data / "postmaster.pid").exists():
             self._standby.set("primary_conninfo", "''")
+            until(lambda: not self._standby.receives())
             time.sleep(LAG)
             self._server.kill()
             (self._server.data / "postmaster.pid").unlink()

@@ -381,10 +381,9 @@ PRUNE = f"DELETE finished FROM {_HISTORY_BY_ID}"
 
 # Migrations ---------------------------------------------------------------------------------------------------------
 #: The lock of whoever migrates this database; all databases of a server share the names. Its session is idle meanwhile.
-MIGRATION_LOCK = (
-    "SET SESSION wait_timeout = 604800",
-    "SELECT GET_LOCK(CONCAT('delayedq.migrate.', MD5(DATABASE())), 0)",
-)
+_LOCK_NAME = "CONCAT('delayedq.migrate.', MD5(DATABASE()))"
+MIGRATION_LOCK = ("SET SESSION wait_timeout = 604800", f"SELECT GET_LOCK({_LOCK_NAME}, 0)")
+RELEASE_MIGRATION_LOCK = f"SELECT RELEASE_LOCK({_LOCK_NAME})"
 
 #: Claims wait behind a migration that waits for a table: so long, and the moment of the change itself.
 LOCK_TIMEOUT_NOW = "SELECT @@SESSION.lock_wait_timeout"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import secrets
 import struct
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 from weakref import WeakKeyDictionary
 
 import psycopg
-from django.db import connections
+from django.db import Error, connections
 from psycopg import IsolationLevel
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
@@ -234,6 +234,12 @@ def _numbered(statement: str) -> tuple[str, Sequence[str]]:
 _DIRECT: WeakKeyDictionary[psycopg.Connection[Any], bool] = WeakKeyDictionary()
 
 
+def _let_go(session: BaseDatabaseWrapper) -> None:
+    """End its transaction, whose locks are free at once, not only when the server sees the session end."""
+    with suppress(Error):
+        session.rollback()
+
+
 class PostgreSQLDatabase(Database):
     dialect: ClassVar[Dialect] = POSTGRESQL
     heartbeat: ClassVar[str] = sql.HEARTBEAT
@@ -284,6 +290,7 @@ class PostgreSQLDatabase(Database):
                 for statement in sql.MIGRATION_LOCK:
                     cursor.execute(statement)
                 is_ours: bool = cursor.fetchone()[0]
+            lock.callback(_let_go, session)
             return lock.pop_all() if is_ours else None
 
     @contextmanager

@@ -91,23 +91,29 @@ def of_running_task(message: str) -> str:
 
 
 # Reading ------------------------------------------------------------------------------------------------------------
+#: What stands for each moment before the first one of Python.
+_BEFORE_ALL = "'0001-01-03 00:00:00+00'"
+
+
 def readable(moment: str) -> str:
     """The moment, or one near the end of those that Python has: PostgreSQL's go from -infinity to infinity.
 
     One row that can't be read would take the whole claim with it.
     """
-    return f"""CASE WHEN {moment} < '0001-01-01 00:00:00+00' THEN '0001-01-03 00:00:00+00'
+    return f"""CASE WHEN {moment} < '0001-01-01 00:00:00+00' THEN {_BEFORE_ALL}
     WHEN {moment} >= '10000-01-01 00:00:00+00' THEN '9999-12-29 00:00:00+00' ELSE {moment} END"""
 
 
 _FIRST_AT = readable("head.scheduled_at")
+
+_WATERMARK = f"coalesce(nullif(lane.watermark, {_BEFORE_ALL}), '-infinity')"
 
 _LANE_HEAD = f"lane.queue, lane.priority, {_FIRST_AT}, extract(epoch FROM {_FIRST_AT} - {NOW})::float8"
 
 _HEAD = f"""(
     SELECT scheduled_at FROM delayedq_message AS message
     WHERE message.queue = lane.queue AND message.priority = lane.priority
-        AND message.scheduled_at >= coalesce(lane.watermark, '-infinity')
+        AND message.scheduled_at >= {_WATERMARK}
         AND {unleased("message")} AND {of_running_task("message")}
     ORDER BY scheduled_at LIMIT 1
 ) AS head"""
@@ -205,7 +211,7 @@ WHERE message.id = ANY(ARRAY(
     CROSS JOIN LATERAL (
         SELECT due.id FROM delayedq_message AS due
         WHERE due.queue = lane.queue AND due.priority = lane.priority
-            AND due.scheduled_at >= coalesce(lane.watermark, '-infinity') AND due.scheduled_at <= {NOW}
+            AND due.scheduled_at >= {_WATERMARK} AND due.scheduled_at <= {NOW}
             AND (due.lease_token IS NULL OR %(expired)s AND {expired("due")}) AND {of_running_task("due")}
         ORDER BY due.scheduled_at, due.id
         LIMIT %(limit)s

@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ COMMANDS = {
 class LocalServer:
     """The harness's PostgreSQL. As root, it runs as the user `postgres`."""
 
-    def __init__(self, harness: Path) -> None:
-        self.folder = Path(mkdtemp(prefix="neutral-"))
+    def __init__(self, harness: Path, folder: Path) -> None:
+        self.folder = folder
         self.data = self.folder / "data"
         self.who = {"user": "postgres", "group": "postgres", "extra_groups": ()} if os.getuid() == 0 else {}
         if self.who:
@@ -52,7 +52,10 @@ class LocalServer:
     def stop(self, _image: str = "") -> None:
         """As `docker compose stop` does, whose SIGTERM waits for clients and becomes SIGKILL after 10 s."""
         if self._run("pg_ctl", "stop", "--mode", "smart", "--timeout", "10", check=False).returncode:
-            self._run("pg_ctl", "stop", "--mode", "immediate")
+            self.stop_at_once()
+
+    def stop_at_once(self) -> None:
+        self._run("pg_ctl", "stop", "--mode", "immediate", check=False)
 
     def _run(self, program: str, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[bytes]:
         command = [BINARIES / program, "--pgdata", self.data, *arguments]
@@ -67,8 +70,13 @@ def main() -> None:
     sys.path.insert(0, str(harness))
     from bench_harness import adapters, orchestrator
 
-    _without_docker(harness, adapters, orchestrator, LocalServer(harness))
-    orchestrator.main()
+    with TemporaryDirectory(prefix="neutral-") as folder:
+        server = LocalServer(harness, Path(folder))
+        _without_docker(harness, adapters, orchestrator, server)
+        try:
+            orchestrator.main()
+        finally:
+            server.stop_at_once()
 
 
 def _without_docker(harness: Path, adapters: ModuleType, orchestrator: ModuleType, server: LocalServer) -> None:

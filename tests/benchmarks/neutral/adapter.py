@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections import Counter, deque
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -95,7 +96,8 @@ def main() -> None:
             pass
         if workers.poll() is None:
             os.kill(leader, signal.SIGTERM)
-        workers.wait(4)
+        with suppress(subprocess.TimeoutExpired):  # then they are killed, as this process ends
+            workers.wait(4)
     sys.stdout.flush()
     os._exit(0 if stopped.is_set() else 1)  # a producer may wait for a server that does not answer
 

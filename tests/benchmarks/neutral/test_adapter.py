@@ -73,7 +73,7 @@ def test_it_tells_what_it_is_runs_what_it_is_told_samples_and_ends(adapter, stor
     assert [record["metric"] for record in samples[-6:]] == METRICS
     eventually(lambda: FinishedMessage.objects.using(store.alias).succeeded().count() == 7)
     adapter.send_signal(signal.SIGTERM)
-    assert adapter.wait(5) == 0
+    assert adapter.wait(30) == 0
 
 
 @on_postgresql
