@@ -73,7 +73,7 @@ def test_a_list_that_is_paused_or_has_ticks_does_not_change(store, messages):
     pass_seconds(messages.page, 6)
     assert "waits while messages are ticked" in messages.text()
     messages.page.locator(".action-select").first.uncheck()
-    messages.page.get_by_role("button", name="Pause").click()
+    messages.page.get_by_role("button", name="Pause", exact=True).click()
     pass_seconds(messages.page, 20)
     assert asked == []
 
