@@ -381,7 +381,7 @@ PRUNE = f"DELETE finished FROM {_HISTORY_BY_ID}"
 
 # Migrations ---------------------------------------------------------------------------------------------------------
 #: The lock of whoever migrates this database; all databases of a server share the names. Its session is idle meanwhile.
-_LOCK_NAME = "CONCAT('delayedq.migrate.', MD5(DATABASE()))"
+_LOCK_NAME = "CONCAT('delayedq.migrate.', LEFT(SHA2(DATABASE(), 256), 40))"
 MIGRATION_LOCK = ("SET SESSION wait_timeout = 604800", f"SELECT GET_LOCK({_LOCK_NAME}, 0)")
 RELEASE_MIGRATION_LOCK = f"SELECT RELEASE_LOCK({_LOCK_NAME})"
 
