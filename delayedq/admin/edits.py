@@ -27,6 +27,7 @@ from delayedq.admin.lists import PER_PAGE, chips_of, paging
 from delayedq.admin.moments import Moment, Until
 from delayedq.core.bounds import NAME_LENGTH
 from delayedq.core.masking import MASK
+from delayedq.core.serialization import stored_json
 from delayedq.cron.operator import SCHEDULE
 from delayedq.masking import hidden, masking_of
 from delayedq.models import Edit, EditedMessage, FinishedMessage, Message
@@ -106,7 +107,7 @@ def _known(store: Store, ids: Sequence[int]) -> dict[int, tuple[str, str]]:
 
 
 def _row(edit: Edit, record: EditedMessage, kind: str, key: str, *, payload: bool) -> EditRow:
-    before, after = _loaded(record.before), _loaded(record.after)
+    before, after = stored_json(record.before, dict), stored_json(record.after, dict)
     number = f"#{record.message_id}"
     if edit.action == SCHEDULE:
         name, number = str(before.get("name", "")), ""
@@ -119,14 +120,6 @@ def _row(edit: Edit, record: EditedMessage, kind: str, key: str, *, payload: boo
         name, number = (key, number) if key else (number, "")
     found = [*_differences(before, after, kind, payload=payload)]
     return EditRow(record.pk, visible(name), number, url, found, record.undone)
-
-
-def _loaded(text: str) -> dict[str, Any]:
-    try:
-        loaded = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return loaded if isinstance(loaded, dict) else {}
 
 
 def _differences(
@@ -160,7 +153,7 @@ def _arguments(before: str, after: str, kind: str, *, payload: bool) -> Iterator
 
 def _definition(before: Any, after: Any, *, payload: bool) -> Iterator[FieldDifference]:
     """What differs of the definition of a schedule. `payload` False: not what its arguments are."""
-    old, new = _loaded(before or ""), _loaded(after or "")
+    old, new = stored_json(before, dict), stored_json(after, dict)
     for name in {**old, **new}:
         is_hidden = name in CALL and not (payload and all(map(_is_shown, (old, new))))
         if is_hidden or old.get(name) != new.get(name):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlencode
 
-from django import forms
 from django.http import Http404
 from django.urls import path
 from django.utils.html import format_html
@@ -17,6 +16,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from delayedq.admin.base import ReadOnlyAdmin
+from delayedq.admin.choices import WithSuggestions
 from delayedq.operations.reading import lanes_of
 from delayedq.operations.wording import visible
 from delayedq.operations.workers import all_workers
@@ -59,23 +59,23 @@ TITLES = {
 }
 
 
-class Suggested(forms.TextInput):
-    """A text with names to choose from, which are on the page `names/?of=` beside that of the field.
+class Suggested(WithSuggestions):
+    """The same, but its names are on the page `names/?of=` beside that of the field.
 
     given: the other filters, which links of that page keep.
     """
 
     def __init__(self, of: str, given: Mapping[str, str] | None = None) -> None:
         super().__init__()
+        self.names = []
         self.of, self.given = of, {name: value for name, value in (given or {}).items() if name not in {of, "after"}}
 
     def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
         url = f"names/?{urlencode({'of': self.of, **self.given})}"
-        list_id = f"{(attrs or {}).get('id', name)}_names"
-        field = super().render(name, value, {**(attrs or {}), "list": list_id, "data-names": url}, renderer)
+        field = super().render(name, value, {**(attrs or {}), "data-names": url}, renderer)
         words, title = _("All names"), TITLES[self.of]
         link = format_html('<a class="dq-remark" href="{}" aria-label="{}: {}">{}</a>', url, words, title, words)
-        return format_html('{}<datalist id="{}"></datalist> {}', field, list_id, link)
+        return format_html("{} {}", field, link)
 
 
 class NamePages(ReadOnlyAdmin):

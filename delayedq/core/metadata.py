@@ -9,6 +9,8 @@ import json
 from datetime import timedelta
 from typing import Any
 
+from delayedq.core.serialization import stored_json
+
 PREFIX = "delayedq."
 #: Seconds that the message may wait for its first start, and within which it must have ended; see `Task`.
 EXPIRES, DEADLINE = f"{PREFIX}expires", f"{PREFIX}deadline"
@@ -34,23 +36,14 @@ def with_own(metadata: str | None, values: dict[str, Any]) -> str | None:
     """
     if not values:
         return metadata
-    return json.dumps({**(_read(metadata) if metadata else {}), **values}, separators=(",", ":"))
+    return json.dumps({**stored_json(metadata, dict), **values}, separators=(",", ":"))
 
 
 def own(metadata: str | None, name: str) -> Any:
     """One value of delayedq; None if the message has none."""
     if not metadata or name not in metadata:
         return None
-    return _read(metadata).get(name)
-
-
-def _read(metadata: str) -> dict[str, Any]:
-    """Empty for what is no JSON object: it was not stored by delayedq."""
-    try:
-        found = json.loads(metadata)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return stored_json(metadata, dict).get(name)
 
 
 def stored_duration(metadata: str | None, name: str, otherwise: timedelta | None) -> timedelta | None:

@@ -266,6 +266,15 @@ def loads(text: str) -> Any:
         raise ArgumentsMismatch(f"The payload is not readable JSON: {error}") from error
 
 
+def stored_json[Form: (dict[str, Any], list[Any])](text: str | None, form: type[Form]) -> Form:
+    """What a column has as plain JSON. Empty for what has another form: other code has written it, or nobody."""
+    try:
+        found = json.loads(text or "null")
+    except (ValueError, RecursionError):
+        return form()
+    return found if isinstance(found, form) else form()
+
+
 def load_call(text: str) -> tuple[list[Any], dict[str, Any]]:
     """The args and kwargs of a text that `dump_call` wrote. Raises what `loads` raises."""
     call = loads(text)

@@ -234,7 +234,7 @@ def _indexed(rows: QuerySet[Any]) -> Count:
 
 
 def _counted(found: int, rows: QuerySet[Any], most: int) -> Count:
-    return Count(found, exact=True) if found <= most else _estimated(rows, most)
+    return _bounded_each([rows], [found], most)[0]
 
 
 def _count(page: KeysetPage, rows: QuerySet[Any]) -> Count:
@@ -261,13 +261,13 @@ def _share(store: Store, selection: EndedSelection, page: KeysetPage) -> Count:
 
 
 def _estimated(rows: QuerySet[Any], at_least: int) -> Count:
-    """PostgreSQL's estimate if it has one: without statistics it plans one row. Else the lower bound."""
-    estimate = _planned(rows) if connections[rows.db].vendor == "postgresql" else 0
-    return Count(estimate, exact=False) if estimate > max(at_least, 1) else Count(at_least, exact=None)
+    return estimated_each([rows], at_least)[0]
 
 
 def estimated_each(rows: Sequence[QuerySet[Any]], at_least: int) -> list[Count]:
-    """The same for several, in one statement. If its plan is not one part for each, the lower bound of all of them."""
+    """PostgreSQL's estimates in one statement, where it has them: without statistics it plans one row. Else, and if its
+    plan has not one part for each, the lower bound.
+    """
     expected = _planned_each(rows) if rows and connections[rows[0].db].vendor == "postgresql" else []
     return [
         Count(number, exact=False) if number > max(at_least, 1) else Count(at_least, exact=None)

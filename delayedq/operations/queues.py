@@ -70,7 +70,7 @@ class Queues:
         return sum(serves(worker, name) for worker in self._workers)
 
     def states(self, names: Sequence[str]) -> list[QueueState]:
-        """Of these queues. Reads a bounded number of rows, in one statement per 50 lanes, and one for all estimates."""
+        """Of these queues. Reads a bounded number of rows: a statement per 250 lanes, and one for all estimates."""
         window = next(iter(self._past.values())).window if self._past else BACK
         quiet = Trend(window, [0] * BUCKETS, [0] * BUCKETS)
         most = max(LEAST, MOST // (2 * max(len(names), 1)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,6 +10,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
 from delayedq.core.metadata import PARENT, ROOT, own
+from delayedq.core.serialization import stored_json
 from delayedq.masking import hidden, masking_of, shown
 from delayedq.models import EditedMessage, FinishedMessage, Message, with_renewals
 from delayedq.operations.wording import seconds as lasted
@@ -56,10 +56,7 @@ def made(store: Store, message: Message | FinishedMessage, limit: int = 100) -> 
 
 
 def _id(message: Message | FinishedMessage, name: str) -> int | None:
-    try:
-        id_ = own(message.metadata, name)
-    except (ValueError, RecursionError, AttributeError):  # other code has written something else into the column
-        return None
+    id_ = own(message.metadata, name)
     return id_ if isinstance(id_, int) else None
 
 
@@ -168,7 +165,7 @@ def _origin(message: Message | FinishedMessage) -> str:
     if (parent := parent_of(message)) is not None:
         return _("by message #%(id)s") % {"id": parent}
     metadata = message.metadata
-    name = (_loaded(metadata, dict).get("cron") or {}) if metadata else {}
+    name = (stored_json(metadata, dict).get("cron") or {}) if metadata else {}
     schedule = name.get("schedule") if isinstance(name, dict) else None
     return _("by the schedule %(name)s") % {"name": schedule} if isinstance(schedule, str) else ""
 
@@ -226,7 +223,7 @@ def _edits(store: Store, message: Message | FinishedMessage, *, payload: bool) -
             undone = _by(_("%(action)s undone") % {"action": _(edit.action)}, edit.undone_by)
             yield Event(edit.undone_at, undone, edit.description, edit=edit.pk)
         if not record.undone:
-            errors = _loaded(record.before, dict).get("errors")
+            errors = stored_json(record.before, dict).get("errors")
             yield from _attempts(masking.errors(errors, message.payload) if masking and errors else errors)
 
 
@@ -236,15 +233,7 @@ def _by(what: str, name: str) -> str:
 
 def records_in(errors: str | None) -> list[dict[str, Any]]:
     """The records of failed attempts in the `errors` column; anything of another form is left out."""
-    return [record for record in _loaded(errors, list) if isinstance(record, dict)]
-
-
-def _loaded(text: str | None, form: type[Any]) -> Any:
-    try:
-        loaded = json.loads(text or "null")
-    except (ValueError, RecursionError):
-        return form()
-    return loaded if isinstance(loaded, form) else form()
+    return [record for record in stored_json(errors, list) if isinstance(record, dict)]
 
 
 def _moment(text: object) -> datetime | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from delayedq.core.serialization import stored_json
 from delayedq.models import FinishedMessage, Message, Outcome, Worker
 from delayedq.operations.browsing import LARGE
 from delayedq.operations.reading import read_once
@@ -57,11 +57,7 @@ def ask(store: Store, name: str, request: WorkerCommand | None, by: str = "") ->
 
 def running_ids(worker: Worker) -> list[int]:
     """Ids of the messages that it ran at its last heartbeat; none if other code has written something else there."""
-    try:
-        ids = json.loads(worker.running)
-    except (ValueError, RecursionError):
-        return []
-    return [id_ for id_ in ids if type(id_) is int and 0 <= id_ < 2**63] if isinstance(ids, list) else []
+    return [id_ for id_ in stored_json(worker.running, list) if type(id_) is int and 0 <= id_ < 2**63]
 
 
 def who_still_runs(store: Store, ended: FinishedMessage, now: datetime) -> Worker | None:

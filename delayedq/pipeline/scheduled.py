@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db.models import Max
 from django.utils.translation import gettext as _
 
 from delayedq.conf import get_settings
-from delayedq.core.serialization import loads
+from delayedq.core.serialization import load_call
 from delayedq.cron.definitions import definitions, read
 from delayedq.cron.operator import ScheduleSelection, page_of_schedules
 from delayedq.cron.reading import state_of
@@ -52,7 +52,8 @@ def scheduled_steps(alias: str, now: datetime) -> list[ScheduledStep]:
         return []
     runs = StepRun.objects.in_bulk()
     live = {row.key: state_of(row, now) for row in Message.objects.filter(kind=RUN_BY, key__in=list(runs))}
-    return [_with_run(one, arguments, runs, live) for one in found if (arguments := _arguments(one))]
+    readable = [(one, _arguments(one.definition)) for one in found if one.definition is not None]
+    return [_with_run(one, arguments, runs, live) for one, arguments in readable if arguments]
 
 
 def _with_run(
@@ -65,12 +66,10 @@ def _with_run(
     return step._replace(last=run.ended_at or run.began_at, state=live.get(run.step, ended))
 
 
-def _arguments(known: KnownSchedule) -> list[str]:
-    """Those of the step; none if the definition can't be read."""
-    if known.definition is None:
-        return []
-    call = loads(known.definition.offer.payload)
-    arguments: list[str] = call.get("kwargs", {}).get("arguments") or next(iter(call.get("args", [])), [])
+def _arguments(definition: Definition) -> list[str]:
+    """Those of the step that it schedules."""
+    args, kwargs = load_call(definition.offer.payload)
+    arguments: list[str] = kwargs.get("arguments") or next(iter(args), [])
     return arguments
 
 
@@ -124,12 +123,11 @@ def _archives() -> dict[str, Schedule]:
         if isinstance(given, dict) and given.get("task") == SCHEDULED_BY:
             with suppress(ImproperlyConfigured):
                 definition = read(name, given)
-                if definition.enabled and _by_age(given):
+                if definition.enabled and _is_archive_by_age(_arguments(definition)):
                     found[name] = definition.schedule
     return found
 
 
-def _by_age(given: dict[str, Any]) -> bool:
-    """Is the step that this schedule starts the archive, by ARCHIVE_AFTER alone?"""
-    arguments: list[str] = given.get("kwargs", {}).get("arguments") or next(iter(given.get("args", [])), [])
+def _is_archive_by_age(arguments: list[str]) -> bool:
+    """Is the step the archive, by ARCHIVE_AFTER alone?"""
     return arguments[:1] == ["archive"] and "--older-than" not in arguments

@@ -49,19 +49,23 @@ class Run(NamedTuple):
 _running: dict[str, Run] = {}
 
 
+def database_at(alias: str) -> Database | None:
+    """None for one that has nothing of delayedq: Django carries out all migrations there too, without their effects."""
+    try:
+        return store_for(alias).database if router.allow_migrate(alias, "delayedq") else None
+    except ImproperlyConfigured:  # of another engine
+        return None
+
+
 @receiver(pre_migrate)
 def wait_for_others(using: str, plan: Plan, stdout: OutputWrapper | None = None, verbosity: int = 1, **_: Any) -> None:
     """For the first app of a run. Raises CommandError if another process migrates for an hour."""
-    if not router.allow_migrate(using, "delayedq"):
+    if (database := database_at(using)) is None:
         return
     if (run := _running.get(using)) is not None:
         if run.plan is plan:
             return
         _running.pop(using).lock.close()  # that one has failed
-    try:
-        database = store_for(using).database
-    except ImproperlyConfigured:  # of another engine: nothing of ours is there
-        return
     out = stdout if verbosity else None
     _running[using] = Run(plan, _locked(database, out), [])
     post_migrate.connect(let_go)  # now, and so after the receivers of all apps

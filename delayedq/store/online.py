@@ -12,19 +12,19 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from django.core.exceptions import ImproperlyConfigured
-from django.db import OperationalError, router
+from django.db import OperationalError
 from django.db.migrations import Migration
 from django.db.migrations.operations import AddIndex
 
 from delayedq.core.backoff import Exponential
-from delayedq.store import store_for
+from delayedq.store.migrating import database_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from django.db.backends.base.schema import BaseDatabaseSchemaEditor
     from django.db.migrations.state import ProjectState
+    from django.db.models import Model
 
     from delayedq.store.database import Database
 
@@ -59,7 +59,7 @@ class OnlineMigration(Migration):
         return work() if collect_sql else self._done(schema_editor, work)
 
     def _done(self, schema_editor: BaseDatabaseSchemaEditor, work: Callable[[], ProjectState]) -> ProjectState:
-        if (database := _database_of(schema_editor)) is None:
+        if (database := database_at(schema_editor.connection.alias)) is None:
             return work()
         if not schema_editor.connection.features.can_rollback_ddl:
             return _by_statement(database, schema_editor, work)
@@ -143,13 +143,11 @@ class AddIndexOnline(AddIndex):
         from_state: ProjectState,
         to_state: ProjectState,
     ) -> None:
-        if not _builds_beside(schema_editor):
+        if (model := self._built_beside(app_label, schema_editor, to_state)) is None:
             super().database_forwards(app_label, schema_editor, from_state, to_state)
             return
-        self._drop(app_label, schema_editor, to_state)
-        model = to_state.apps.get_model(app_label, self.model_name)
-        if self.allow_migrate_model(schema_editor.connection.alias, model):
-            schema_editor.add_index(model, self.index, concurrently=True)  # type: ignore[call-arg]  # of PostgreSQL's
+        self._drop(schema_editor, model)
+        schema_editor.add_index(model, self.index, concurrently=True)  # type: ignore[call-arg]  # of PostgreSQL's
 
     def database_backwards(
         self,
@@ -158,26 +156,21 @@ class AddIndexOnline(AddIndex):
         from_state: ProjectState,
         to_state: ProjectState,
     ) -> None:
-        if not _builds_beside(schema_editor):
+        if (model := self._built_beside(app_label, schema_editor, from_state)) is None:
             super().database_backwards(app_label, schema_editor, from_state, to_state)
-            return
-        self._drop(app_label, schema_editor, from_state)
+        else:
+            self._drop(schema_editor, model)
 
-    def _drop(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+    def _built_beside(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState
+    ) -> type[Model] | None:
+        """The model whose index is built beside claims here; None: Django's own operation does it, or nothing."""
+        alias = schema_editor.connection.alias
+        database = database_at(alias)
+        if database is None or not database.builds_indexes_beside:
+            return None
         model = state.apps.get_model(app_label, self.model_name)
-        if self.allow_migrate_model(schema_editor.connection.alias, model):
-            schema_editor.remove_index(model, self.index, concurrently=True)  # type: ignore[call-arg]  # of PostgreSQL's
+        return model if self.allow_migrate_model(alias, model) else None
 
-
-def _builds_beside(schema_editor: BaseDatabaseSchemaEditor) -> bool:
-    database = _database_of(schema_editor)
-    return database is not None and database.builds_indexes_beside
-
-
-def _database_of(schema_editor: BaseDatabaseSchemaEditor) -> Database | None:
-    """None for one that has nothing of delayedq: Django carries out all migrations there too, without their effects."""
-    alias = schema_editor.connection.alias
-    try:
-        return store_for(alias).database if router.allow_migrate(alias, "delayedq") else None
-    except ImproperlyConfigured:  # of another engine
-        return None
+    def _drop(self, schema_editor: BaseDatabaseSchemaEditor, model: type[Model]) -> None:
+        schema_editor.remove_index(model, self.index, concurrently=True)  # type: ignore[call-arg]  # of PostgreSQL's

@@ -19,10 +19,10 @@ from tests.operations.test_activity import ended, waiting
 from tests.store.test_worker_registry import worker
 
 DASHBOARD, INDEX = "/admin/delayedq/dashboard/", "/admin/delayedq/"
-NIGHTLY = {
+STEP = {
     "task": "delayedq.pipeline.tasks.schedule_step",
     "kwargs": {"arguments": ["archive", "--batch-rows", "5"]},
-    "cron": "0 3 * * *",
+    "timezone": "UTC",
 }
 NOW = datetime(2026, 5, 20, 9, tzinfo=UTC)
 
@@ -46,7 +46,8 @@ def test_where_nothing_is_wrong_it_says_what_goes_on_and_what_is_next(operator, 
 
 
 def test_the_dashboard_has_the_last_and_the_next_run_of_each_scheduled_step(store, settings, green, operator):
-    settings.DELAYEDQ = {"CRON": {"nightly": NIGHTLY}}
+    in_hours = store.now().astimezone(UTC) + timedelta(hours=6)
+    settings.DELAYEDQ = {"CRON": {"nightly": STEP | {"cron": f"0 {in_hours.hour} * * *"}}}
     assert "archive --batch-rows 5" in text_of(operator.get(DASHBOARD))
     ended = store.now() - timedelta(hours=2)
     StepRun.objects.create(step="archive", message_id=7, began_at=ended, ended_at=ended, succeeded=True)

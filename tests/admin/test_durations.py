@@ -9,13 +9,17 @@ from tests.operations.test_durations import NOW, ended
 DURATIONS = "/admin/delayedq/dashboard/durations/"
 
 
-def test_the_slowest_tasks_come_first_with_units(operator, store):
-    rows = [ended(1, 0.25, 2, kind="tests.quick"), ended(2, 90, 7200, kind="tests.<slow>", queue="other")]
+def stored_as_of_now(store, rows):
     shift = store.now() - NOW
     for row in rows:
         for name in ("finished_at", "started_at", "scheduled_at"):
             setattr(row, name, getattr(row, name) + shift)
     FinishedMessage.objects.bulk_create(rows)
+
+
+def test_the_slowest_tasks_come_first_with_units(operator, store):
+    rows = [ended(1, 0.25, 2, kind="tests.quick"), ended(2, 90, 7200, kind="tests.<slow>", queue="other")]
+    stored_as_of_now(store, rows)
     text = text_of(operator.get(DURATIONS, {"span": "day"}))
     slow, quick = text.index("tests.<slow>"), text.index("tests.quick")
     assert slow < quick
@@ -26,11 +30,7 @@ def test_the_slowest_tasks_come_first_with_units(operator, store):
 def test_the_slowest_is_shown_however_rarely_it_runs(operator, store):
     rows = [ended(2 * n, 0.1, 1, kind=f"tests.often{n // 2:02}") for n in range(120)]
     rows.append(ended(1, 0.1, 600, kind="tests.rarely"))
-    shift = store.now() - NOW
-    for row in rows:
-        for name in ("finished_at", "started_at", "scheduled_at"):
-            setattr(row, name, getattr(row, name) + shift)
-    FinishedMessage.objects.bulk_create(rows)
+    stored_as_of_now(store, rows)
     text = text_of(operator.get(DURATIONS, {"span": "day"}))
     assert text.index("tests.rarely") < text.index("tests.often")
     assert "These are the 50 slowest of 61." in text
@@ -38,11 +38,7 @@ def test_the_slowest_is_shown_however_rarely_it_runs(operator, store):
 
 def test_a_task_links_to_its_page_and_a_bare_queue_to_its_figures(operator, store):
     rows = [ended(1, 1, 1, kind="tests.quick"), ended(2, 1, 1, kind="a|json", queue="a|json")]
-    shift = store.now() - NOW
-    for row in rows:
-        for name in ("finished_at", "started_at", "scheduled_at"):
-            setattr(row, name, getattr(row, name) + shift)
-    FinishedMessage.objects.bulk_create(rows)
+    stored_as_of_now(store, rows)
     page = operator.get(DURATIONS, {"span": "day"}).content.decode()
     assert 'href="/admin/delayedq/dashboard/task/?name=tests.quick"' in page
     assert 'href="/admin/delayedq/dashboard/?span=hour&amp;kind=a%7Cjson"' in page

@@ -98,7 +98,7 @@ def _first_and_last_fifth(scenario: str, messages: int, rounds: int, *, held: bo
             table.execute(EMPTY)
             table.place.run(NAME, "fill", messages)
             table.execute("VACUUM ANALYZE")
-            with _snapshot(table) if held else nullcontext():
+            with snapshot(table.place) if held else nullcontext():
                 table.place.run(NAME, "drain", messages)
             ((first, last),) = table.execute(FIFTHS)
             figure.rounds.append(first / last)
@@ -106,9 +106,9 @@ def _first_and_last_fifth(scenario: str, messages: int, rounds: int, *, held: bo
 
 
 @contextmanager
-def _snapshot(table: Bench) -> Iterator[None]:
+def snapshot(place: arena.PostgreSQLArena) -> Iterator[None]:
     """Another client's REPEATABLE READ transaction, whose snapshot keeps ended rows from being vacuumed."""
-    host, user = table.place.environment["PGHOST"], table.place.environment["PGUSER"]
+    host, user = place.environment["PGHOST"], place.environment["PGUSER"]
     with psycopg.connect(host=host, user=user, dbname=NAME) as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         connection.execute("SELECT count(*) FROM delayedq_message")

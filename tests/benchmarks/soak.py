@@ -16,9 +16,9 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-import psycopg
-
 from tests.benchmarks import arena
+from tests.benchmarks.alone import snapshot
+from tests.benchmarks.volume import children
 
 NAME = "delayedq"
 MINUTE = """
@@ -36,11 +36,10 @@ def memory(pid: int) -> float:
     """MB of this process and all below it; what they share is counted once."""
     try:
         rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
         return 0.0
     found = re.search(r"^Pss: +(\d+)", rollup, re.MULTILINE)
-    return (int(found[1]) / 1000 if found else 0.0) + sum(memory(int(child)) for child in children)
+    return (int(found[1]) / 1000 if found else 0.0) + sum(map(memory, children(pid)))
 
 
 def main() -> None:
@@ -57,7 +56,7 @@ def main() -> None:
                 print("minute  last minute  p99 ms  memory  dead rows  table")  # noqa: T201
                 for minute in range(1, options.minutes + 1):
                     if minute == begins:
-                        held.enter_context(_snapshot(place))
+                        held.enter_context(snapshot(place))
                     if minute == ends:
                         held.close()
                     time.sleep(60)
@@ -67,14 +66,6 @@ def main() -> None:
             time.sleep(15)
         print("ended, of these not succeeded:", *place.execute(ENDED, NAME)[0])  # noqa: T201
         print("left:", *place.execute("SELECT count(*) FROM delayedq_message", NAME)[0])  # noqa: T201
-
-
-def _snapshot(place: arena.PostgreSQLArena) -> psycopg.Connection:
-    host, user = place.environment["PGHOST"], place.environment["PGUSER"]
-    connection = psycopg.connect(host=host, user=user, dbname=NAME)
-    connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-    connection.execute("SELECT count(*) FROM delayedq_message")
-    return connection
 
 
 if __name__ == "__main__":

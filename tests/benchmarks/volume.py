@@ -50,12 +50,12 @@ def _sizes(process: Popen[bytes]) -> list[float]:
     sizes = []
     for _ in track(iter(lambda: process.poll() is None, False), "memory", total=None):
         time.sleep(PAUSE)
-        if children := _children(process.pid):
-            sizes.append(max(map(_resident, children)))
+        if running := children(process.pid):
+            sizes.append(max(map(_resident, running)))
     return sizes
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
     return [int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()]
 
 

@@ -15,11 +15,11 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from tests.faults.mariadb_servers import USER, MySQLdb, Server, ask
-from tests.faults.tortured import LONG, Load, fill, main, small_disk, tortured, until
+from tests.faults.tortured import LONG, ON_THE_WAY, Load, OnTheWay, fill, main, small_disk, tortured, until
 from tests.proxy import Proxy
 
 
-class Faults:
+class Faults(OnTheWay):
     """Each disturbs for a while, and returns when the server is as before."""
 
     def __init__(self, server: Server, disk: Path, proxy: Proxy) -> None:
@@ -92,28 +92,11 @@ class Faults:
             self._server.start()
         until(self._server.answers)
 
-    def stall(self) -> None:
-        """No byte passes for longer than a lease, in both directions, and nothing is closed."""
-        self._proxy.hold()
-        time.sleep(LONG)
-        self._proxy.go_on()
-
-    def half_open(self) -> None:
-        """What the server says does not arrive, and what it is told does."""
-        self._proxy.hold("down")
-        time.sleep(LONG)
-        self._proxy.go_on()
-
-    def forget_connections(self) -> None:
-        """What is open is never answered again; new ones are."""
-        self._proxy.forget()
-        time.sleep(LONG)
-
 
 #: Those that change bytes on their way, and that need a disk of their own.
-PROXIED = {"stall", "half_open", "forget_connections"}
+PROXIED = {*ON_THE_WAY}
 ON_A_DISK = {"fill_disk"}
-FAULTS = [name for name in vars(Faults) if not name.startswith("_")]
+FAULTS = [*(name for name in vars(Faults) if not name.startswith("_")), *ON_THE_WAY]
 
 
 def judged(fault: str, load: Load) -> dict[str, object]:

@@ -21,7 +21,7 @@ from urllib.parse import quote
 import psycopg
 
 from tests.faults.standby import Lost, State, state_of
-from tests.faults.tortured import LONG, Load, fill, main, small_disk, tortured, until
+from tests.faults.tortured import LONG, ON_THE_WAY, Load, OnTheWay, fill, main, small_disk, tortured, until
 from tests.proxy import Proxy
 from tests.server import USER, postgresql_socket, standby_socket
 
@@ -97,7 +97,7 @@ class Server:
         os.kill(self.pid, signal.SIGKILL)
 
 
-class Faults:
+class Faults(OnTheWay):
     """Each disturbs for a while, and returns when the server is as before."""
 
     def __init__(self, server: Server, standby: Server | None, proxy: Proxy) -> None:
@@ -164,23 +164,6 @@ class Faults:
             return
         self._server.start()
 
-    def stall(self) -> None:
-        """No byte passes for longer than a lease, in both directions, and nothing is closed."""
-        self._proxy.hold()
-        time.sleep(LONG)
-        self._proxy.go_on()
-
-    def half_open(self) -> None:
-        """What the server says does not arrive, and what it is told does."""
-        self._proxy.hold("down")
-        time.sleep(LONG)
-        self._proxy.go_on()
-
-    def forget_connections(self) -> None:
-        """What is open is never answered again; new ones are."""
-        self._proxy.forget()
-        time.sleep(LONG)
-
     def delay(self) -> None:
         self._proxy.delay = 0.02
         time.sleep(LONG)
@@ -216,11 +199,11 @@ class Faults:
 
 
 #: Those that change bytes on their way, that need a disk of their own, and that need a second server.
-PROXIED = {"stall", "half_open", "forget_connections", "delay"}
+PROXIED = {*ON_THE_WAY, "delay"}
 ON_A_DISK, WITH_A_STANDBY = {"fill_disk"}, {"fail_over", "fail_over_asynchronously", "switch_over"}
 #: Their standby gets commits before they are acknowledged.
 SYNCHRONOUS = {"fail_over"}
-FAULTS = [name for name in vars(Faults) if not name.startswith("_") and name != "known"]
+FAULTS = [*(name for name in vars(Faults) if not name.startswith("_") and name != "known"), *ON_THE_WAY]
 
 
 def judged(fault: str, load: Load) -> dict[str, object]:

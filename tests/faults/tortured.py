@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from delayedq.torture.audit import Event
+    from tests.proxy import Proxy
 
 #: Seconds: of more than a lease of `delayedq.torture.run`; and for which a server may be starting.
 LONG, STARTUP = 4.0, 60.0
@@ -74,6 +75,32 @@ def fill(disk: Path) -> Path:
                 file.write(bytes(1 << 16))
         except OSError:
             return filler
+
+
+class OnTheWay:
+    """The faults of what lies between workers and their server. `_proxy`: through which they reach it."""
+
+    _proxy: Proxy
+
+    def stall(self) -> None:
+        """No byte passes for longer than a lease, in both directions, and nothing is closed."""
+        self._proxy.hold()
+        time.sleep(LONG)
+        self._proxy.go_on()
+
+    def half_open(self) -> None:
+        """What the server says does not arrive, and what it is told does."""
+        self._proxy.hold("down")
+        time.sleep(LONG)
+        self._proxy.go_on()
+
+    def forget_connections(self) -> None:
+        """What is open is never answered again; new ones are."""
+        self._proxy.forget()
+        time.sleep(LONG)
+
+
+ON_THE_WAY = [name for name in vars(OnTheWay) if not name.startswith("_")]
 
 
 def tortured(fault: str, disturb: Callable[[], None] | None, load: Load) -> dict[str, object]:

@@ -7,27 +7,17 @@ from __future__ import annotations
 
 import os
 import sys
-from datetime import timedelta
 
 import pytest
 
 from delayedq.models import FinishedMessage, Message
-from delayedq.worker.loop import Loop
-from delayedq.worker.options import ExitCode, Options
 from tests.admin.conftest import admin_site_urls, operator  # noqa: F401
 from tests.admin.given import HISTORY, MESSAGES
 from tests.app.tasks import echo, nothing
 from tests.fuzz import hostile
 from tests.fuzz.hostile import NOW, insert, values
+from tests.worker.attempts import drained
 
-OPTIONS = Options(
-    lease=timedelta(seconds=60),
-    poll_interval=timedelta(milliseconds=200),
-    shutdown_timeout=timedelta(seconds=5),
-    threads=2,
-    drain=True,
-    cron=False,
-)
 #: Of these a wrong value is one of another message, which the row names.
 NAMES = {"id"}
 OTHERS = 20
@@ -70,7 +60,7 @@ def test_workers_run_what_is_registered_and_block_nobody(store, alias, connectio
     asked = [nothing.enqueue(number).id for number in range(OTHERS)]
     before = set(sys.modules)
 
-    assert Loop(store, OPTIONS, "test").run() is ExitCode.DONE
+    drained(store)
 
     assert hostile.called == []
     assert not {name for name in set(sys.modules) - before if name.startswith(("antigravity", "this"))}

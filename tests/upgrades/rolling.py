@@ -61,6 +61,18 @@ def command(home, *words):
     return ["env", "-C", str(home), f"PYTHONPATH={home}:{ROOT}", sys.executable, *words]
 
 
+def migrate(home, *target):
+    words = command(home, "-m", "django", "migrate", "delayedq", *target)
+    subprocess.run(words, check=True, stdout=sys.stderr)
+
+
+def replace(fleet, home):
+    """End it, and start it anew as the version in this folder."""
+    fleet.end()
+    fleet._command = command(home, "-m", __spec__.name, "fleet", "1")
+    fleet.start()
+
+
 def upgrade(folder):
     from delayedq.store import default_store
     from delayedq.torture import run
@@ -75,15 +87,6 @@ def upgrade(folder):
     class Upgrade(run.Torture):
         def _start(self, role, *words):
             return Process(command(ROOT, "-m", __spec__.name, role, *words), self._log)
-
-    def migrate(*target):
-        words = command(home, "-m", "django", "migrate", "delayedq", *target)
-        subprocess.run(words, check=True, stdout=sys.stderr)
-
-    def replace(one, home):
-        one.end()
-        one._command = command(home, "-m", __spec__.name, "fleet", "1")
-        one.start()
 
     def run_on(scene, step):
         """Until each fleet has begun enough attempts in this step."""
@@ -100,12 +103,12 @@ def upgrade(folder):
     def roll(scene):
         _, other = scene.fleets
         run_on(scene, "before")
-        migrate()
+        migrate(home)
         run_on(scene, "migrated")
         replace(other, home)
         run_on(scene, "side by side")
         replace(other, ROOT)
-        migrate("0001")
+        migrate(home, "0001")
         run_on(scene, "back")
 
     plan = run.Plan("default", 1, 1.0, RATE, {"upgrade": roll})
