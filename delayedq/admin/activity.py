@@ -77,7 +77,7 @@ def activity_of(request: HttpRequest, store: Store, now: datetime) -> dict[str, 
         "window": span(window),
         "backlog": backlog_words(found.outlook, now, span(window)),
         "coming": coming,
-        "steps": [_step(step, now) for step in steps],
+        "steps": [_step(step, now, payload=may(request, "view_payload")) for step in steps],
         "busy_workers": [_busy(one) for one in found.workers],
         "busy_queues": [_busy(one) for one in found.queues],
     }
@@ -133,8 +133,9 @@ def _next(request: HttpRequest, store: Store, now: datetime) -> Iterator[NextRow
     yield from (shown for _at, shown in sorted(found, key=lambda one: one[0])[:SHOWN])
 
 
-def _step(step: ScheduledStep, now: datetime) -> StepRow:
-    name = visible(" ".join(step.arguments))
+def _step(step: ScheduledStep, now: datetime, *, payload: bool) -> StepRow:
+    """`payload` False: the reader may not see arguments, only which step it is."""
+    name = visible(" ".join(step.arguments if payload else step.arguments[:1]))
     return StepRow(name, _schedule_url(step.schedule), when(step.last, now), step.state, when(step.following, now))
 
 

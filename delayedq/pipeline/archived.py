@@ -94,7 +94,7 @@ def troubles(alias: str) -> list[Trouble]:
     lake = absolute(set_) if (set_ := get_settings().LAKE) else None
     known = [*_left_over(batches, now), *_lost_rows(batches), *_found_by_check(lake), *_elsewhere(lake)]
     failed = failed_steps(alias, now)
-    return [*known, *failed] or [*archive_behind(now)]
+    return [*known, *failed] or [*archive_behind(alias, now)]
 
 
 def _left_over(batches: Sequence[ArchiveBatch], now: datetime) -> Iterator[Trouble]:

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from delayedq.conf import get_settings
 from delayedq.core.serialization import load_call
 from delayedq.cron.definitions import definitions, read
-from delayedq.cron.operator import ScheduleSelection, page_of_schedules
+from delayedq.cron.operator import ScheduleSelection, disabled_by_hand, page_of_schedules
 from delayedq.cron.reading import state_of
 from delayedq.models import FinishedMessage, Message
 from delayedq.operations.archived import ScheduledStep, Trouble
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from delayedq.cron.expressions import Schedule
     from delayedq.cron.operator import KnownSchedule
     from delayedq.pipeline.models import StepRun
+    from delayedq.store.base import Store
 
 #: What schedules a step, and what runs it: `pipeline.tasks`, which is not imported here, as it needs a backend.
 SCHEDULED_BY, RUN_BY = "delayedq.pipeline.tasks.schedule_step", "delayedq.pipeline.tasks.run_step"
@@ -51,26 +52,28 @@ def scheduled_steps(alias: str, now: datetime) -> list[ScheduledStep]:
     if not found:
         return []
     runs = StepRun.objects.in_bulk()
-    live = {row.key: state_of(row, now) for row in Message.objects.filter(kind=RUN_BY, key__in=list(runs))}
+    rows = Message.objects.filter(id__in=[run.message_id for run in runs.values()])
+    live = {row.pk: state_of(row, now) for row in rows}
     readable = [(one, _arguments(one.definition)) for one in found if one.definition is not None]
     return [_with_run(one, arguments, runs, live) for one, arguments in readable if arguments]
 
 
 def _with_run(
-    known: KnownSchedule, arguments: list[str], runs: dict[str, StepRun], live: dict[str | None, str]
+    known: KnownSchedule, arguments: list[str], runs: dict[str, StepRun], live: dict[int, str]
 ) -> ScheduledStep:
     step = ScheduledStep(known.name, arguments, known.following)
     if (run := runs.get(arguments[0])) is None:
         return step
     ended = "succeeded" if run.succeeded else "failed"
-    return step._replace(last=run.ended_at or run.began_at, state=live.get(run.step, ended))
+    return step._replace(last=run.ended_at or run.began_at, state=live.get(run.message_id, ended))
 
 
 def _arguments(definition: Definition) -> list[str]:
-    """Those of the step that it schedules."""
+    """Those of the step that it schedules; [] where they name none."""
     args, kwargs = load_call(definition.offer.payload)
-    arguments: list[str] = kwargs.get("arguments") or next(iter(args), [])
-    return arguments
+    given = kwargs.get("arguments") or next(iter(args), [])
+    names_one = isinstance(given, list | tuple) and given and isinstance(given[0], str)
+    return [str(one) for one in given] if names_one else []
 
 
 def failed_steps(alias: str, now: datetime) -> Iterator[Trouble]:
@@ -87,15 +90,15 @@ def failed_steps(alias: str, now: datetime) -> Iterator[Trouble]:
         told.add(name)
         about = {"step": name, "schedule": step.schedule, "at": f"{step.last:%Y-%m-%d %H:%M}"}
         said = _("The step %(step)s, which the schedule %(schedule)s starts, has failed at %(at)s.") % about
-        cure = _("Read the error of its dead letter (task %(task)s), then run `run_pipeline %(step)s`.")
-        yield Trouble("failed step", said, step.last, cure % {"task": RUN_BY, "step": name})
+        cure = _("Read the error of its dead letter (task %(task)s), and retry that when its cause is mended.")
+        yield Trouble("failed step", said, step.last, cure % {"task": RUN_BY})
 
 
-def archive_behind(now: datetime) -> Iterator[Trouble]:
+def archive_behind(alias: str, now: datetime) -> Iterator[Trouble]:
     """History that should be in the lake, which the archives of two ticks have not moved: they never run, or hang."""
     from delayedq.pipeline.models import ArchiveBatch
 
-    if not (schedules := _archives()):
+    if not (schedules := _archives(store_for(alias))):
         return
     oldest = FinishedMessage.objects.order_by("finished_at").values_list("finished_at", flat=True).first()
     if oldest is None:
@@ -116,8 +119,10 @@ def archive_behind(now: datetime) -> Iterator[Trouble]:
         yield Trouble("archive behind", said % about, missed[0], cure)
 
 
-def _archives() -> dict[str, Schedule]:
-    """By its name, each schedule of the settings that archives. One that is wrong is told by `check`."""
+def _archives(store: Store) -> dict[str, Schedule]:
+    """By its name, each schedule of the settings that archives. One that is wrong is told by `check`; one that somebody
+    has disabled archives nothing.
+    """
     found: dict[str, Schedule] = {}
     for name, given in get_settings().CRON.items():
         if isinstance(given, dict) and given.get("task") == SCHEDULED_BY:
@@ -125,7 +130,8 @@ def _archives() -> dict[str, Schedule]:
                 definition = read(name, given)
                 if definition.enabled and _is_archive_by_age(_arguments(definition)):
                     found[name] = definition.schedule
-    return found
+    disabled = disabled_by_hand(store) if found else set()
+    return {name: schedule for name, schedule in found.items() if name not in disabled}
 
 
 def _is_archive_by_age(arguments: list[str]) -> bool:

@@ -359,7 +359,7 @@ class OperatorStore(ABC):
             given |= {f"queue_{place}": queue, **dict(zip(lanes, priorities, strict=True))}
             rows.append(_waits(place, [_ONE_LANE.format(queue=f"queue_{place}", priority=one) for one in lanes]))
         names, instant = [*queues], self.database.dialect.instant
-        for place, due, scheduled, oldest in self.database.rows(" UNION ALL ".join(rows), given):
+        for place, due, scheduled, oldest in self.database.counted(" UNION ALL ".join(rows), given):
             yield names[place], Waiting(due, scheduled, None if oldest is None else instant(oldest))
 
     @abstractmethod

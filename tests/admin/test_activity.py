@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from delayedq.admin.activity import backlog_words
 from delayedq.core.outlook import Outlook, Trend
 from delayedq.models import FinishedMessage
+from delayedq.operations.doctor import diagnose
 from delayedq.pipeline.models import StepRun
 from delayedq.store import worker_registry
 from tests.admin.given import HOUR, offer, text_of
@@ -55,6 +56,25 @@ def test_the_dashboard_has_the_last_and_the_next_run_of_each_scheduled_step(stor
     shown = text_of(operator.get(DASHBOARD))
 
     assert re.search(r"archive --batch-rows 5 2 h ago .* succeeded in \d+ h", shown)
+
+
+def test_arguments_of_a_step_are_shown_to_those_who_may_see_payloads(store, settings, member):
+    settings.DELAYEDQ = {"CRON": {"nightly": STEP | {"cron": "0 3 * * *"}}}
+    seen = text_of(member("view_dashboard", "view_cronschedule").get(DASHBOARD))
+    assert "archive" in seen
+    assert "--batch-rows" not in seen
+    assert "--batch-rows 5" in text_of(
+        member("view_dashboard", "view_cronschedule", "view_payload", name="eve").get(DASHBOARD)
+    )
+
+
+@pytest.mark.parametrize("arguments", [5, [], ["archive", 7, None], [7], [["a"]], {"a": 1}, "archive", None], ids=repr)
+def test_a_step_whose_arguments_are_no_texts_breaks_no_page(store, settings, operator, arguments):
+    settings.DELAYEDQ = {"CRON": {"nightly": STEP | {"cron": "0 3 * * *", "kwargs": {"arguments": arguments}}}}
+    StepRun.objects.create(step="archive", message_id=7, began_at=store.now(), succeeded=False)
+    for url in (DASHBOARD, INDEX):
+        assert operator.get(url).status_code == 200
+    diagnose(store)
 
 
 def test_what_a_user_may_not_view_is_not_named(member, green):

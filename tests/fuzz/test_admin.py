@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from delayedq.models import CronSchedule
 from tests.admin.conftest import admin_site_urls, operator  # noqa: F401
 from tests.admin.given import dead, offer
-from tests.fuzz.effort import texts, tried
+from tests.fuzz.effort import EFFORT, texts, tried
 
 #: Must not stand in a statement, in any spelling: it comes as a parameter.
 MARK = "zq7'\"zq7"
@@ -42,7 +42,7 @@ def pages():
     return sorted(set(found))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(300 * EFFORT)
 def test_no_address_breaks_a_page_or_becomes_part_of_a_statement(store, connection, operator):  # noqa: F811
     offer(store, "a", '{"args":["zq7"]}')
     dead(store, "b")

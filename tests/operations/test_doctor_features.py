@@ -8,6 +8,7 @@ import pytest
 
 from delayedq.cron.beat import Deployed
 from delayedq.cron.definitions import definitions
+from delayedq.models import CronSchedule
 from delayedq.operations.doctor import diagnose
 from delayedq.operations.rules import Rule
 from delayedq.operations.verdict import verdict
@@ -90,7 +91,12 @@ def test_a_scheduled_archive_that_moves_nothing_is_told(store, settings, days, m
     assert all("nightly" in one.sentence for one in troubles)
 
 
-STEP = ("delayedq.pipeline.tasks.run_step", "archive")
+def test_an_archive_that_somebody_has_disabled_is_not_behind(store, settings):
+    settings.DELAYEDQ = scheduled("archive")
+    now = store.now()
+    finished(1, now - timedelta(days=11)).save(using=store.alias)
+    CronSchedule.objects.using(store.alias).create(name="nightly", covered_until=now, disabled_at=now)
+    assert [one for one in diagnose(store) if one.condition == "archive behind"] == []
 
 
 @pytest.mark.parametrize(
@@ -108,8 +114,8 @@ def test_a_scheduled_step_that_has_failed_is_told(store, settings, run, is_live,
     now = store.now()
     StepRun.objects.create(**{"step": "archive", "message_id": 7, "began_at": now, "ended_at": now} | run)
     if is_live:
-        kind, key = STEP
-        store.offer(message(key, kind=kind, scheduled_at=now + timedelta(hours=1)))
+        again = store.offer(message("any key", kind="tests.app.tasks.echo", scheduled_at=now + timedelta(hours=1)))
+        StepRun.objects.update(message_id=again.id)  # whatever task ran it
 
     troubles = [one for one in diagnose(store) if one.condition == "failed step"]
 
