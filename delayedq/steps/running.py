@@ -49,14 +49,19 @@ class Records(Protocol):
 
 
 class StoredRecords:
-    """In the database of the queue. Each verb may raise django.db.Error; `write` raises LeaseLost."""
+    """In the database of the queue. Each verb may raise django.db.Error; `write` raises LeaseLost.
 
-    def __init__(self, claimed: Claimed) -> None:
+    asking: entered around what is asked outside the transaction of a step.
+    """
+
+    def __init__(self, claimed: Claimed, asking: AbstractContextManager[None]) -> None:
         self._claimed = claimed
+        self._asking = asking
         self._store = served_store()
 
     def read(self) -> dict[str, str]:
-        return read_steps(self._store, self._claimed)
+        with self._asking:
+            return read_steps(self._store, self._claimed)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

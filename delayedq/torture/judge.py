@@ -206,9 +206,10 @@ def ended_by_its_last(history: History) -> Iterator[Violation]:
 def attempts(history: History, rules: Rules) -> Iterator[Violation]:
     """I5, I13: no more attempts than allowed, each number once; what did not start was not charged.
 
-    An attempt may be charged and not written down where its process was killed in that moment.
+    An attempt may be charged and not written down where its process was killed in that moment, or where nothing told
+    it of the claim until the lease ran out.
     """
-    killed = len(history.by_what["killed"]) + len(history.by_what["frozen"])
+    stopped = sum(len(history.by_what[what]) for what in ("killed", "frozen", "unanswered"))
     unseen = 0
     for row in history.ended.values():
         if row.kind == "keyed":  # a replaced message counts anew
@@ -222,12 +223,12 @@ def attempts(history: History, rules: Rules) -> Iterator[Violation]:
             said = f"message {row.id} had an attempt twice: {sorted(numbers.elements())}"
             yield Violation("each attempt has a number of its own", said, history.about(row.id))
         unseen += max(0, row.attempts - len(numbers))
-    if unseen > killed * _IN_FLIGHT:
-        said = f"{unseen} attempts were charged and never began, with {killed} processes killed or frozen"
+    if unseen > stopped * _IN_FLIGHT:
+        said = f"{unseen} attempts were charged and never began, with {stopped} processes killed, frozen or unanswered"
         yield Violation("what did not start is not charged", said)
 
 
-#: Threads of a process: as many attempts may be about to begin when it is killed.
+#: Threads of a process: as many attempts may be about to begin when it is stopped.
 _IN_FLIGHT = 8
 
 

@@ -18,6 +18,7 @@ from delayedq import Call, group
 from delayedq.store import store_for
 from delayedq.torture import tasks
 from delayedq.torture.audit import write
+from delayedq.worker.silence import Silence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 ROUNDS, KEYS = 20, 40
 #: Where the single ones are made in one of so many rounds.
 FLOW_EVERY, POISON_EVERY = 10, 400
+#: Seconds for which it waits for an answer, unless ANSWER_WITHIN says how long workers do.
+SILENT = 10.0
 TENANTS = ("ann", "bob", "cem", "dia")
 
 
@@ -39,6 +42,9 @@ class Producer:
         self._random = random.Random(seed)  # noqa: S311 - no secret
         self._made, self._stopped = 0, False
         self._versions: dict[str, int] = {}
+        silence = Silence(f"Producer {name}", alias, SILENT)
+        self._wait = silence.wait("an offer", times=4)
+        silence.start()
 
     def run(self) -> None:
         """Until SIGTERM; then the round ends first."""
@@ -75,7 +81,8 @@ class Producer:
     def _try(self, work: Callable[[], None]) -> None:
         """A database that is away is part of the test."""
         try:
-            work()
+            with self._wait:
+                work()
         except Error as error:
             write("refused", type(error).__name__)
             connections[self._alias].close()

@@ -21,6 +21,8 @@ QUEUE = "torture"
 FEW, MANY = 3, 1_000
 #: The limits that the judge holds against what ran: of all `limited` together, and of each channel of `lined_up`.
 CONCURRENCY, CHANNEL = 3, 1
+#: After it, who waits for a database that does not answer is interrupted.
+SILENT = timedelta(seconds=10)
 
 _options: dict[str, Any] = {
     "backend": os.environ.get(BACKEND, "default"),
@@ -93,7 +95,7 @@ def keyed(uid: str, version: int) -> list[Any]:
     return _result(uid)
 
 
-@task(exactly_once=True, **_options)
+@task(exactly_once=True, timeout=SILENT, **_options)
 def exact(uid: str) -> list[Any]:
     """Its effect, a message of `effect`, commits with its own end."""
     with written(uid):
@@ -110,7 +112,7 @@ def effect(uid: str) -> list[Any]:
         return _result(uid)
 
 
-@task(**_options)
+@task(timeout=SILENT, **_options)
 def stepped(uid: str) -> list[Any]:
     """Three steps, none of which is done again once the next has begun."""
     with written(uid):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from functools import cache, cached_property
 from inspect import iscoroutinefunction
@@ -24,6 +25,7 @@ from delayedq.worker.reporting import report_now
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from contextlib import AbstractContextManager
 
     from delayedq.core.progress import Report
     from delayedq.steps.running import Records
@@ -44,6 +46,8 @@ class Attempt:
     task: Task[..., Any]
     #: Who writes what it reports; see `worker.reporting`.
     reporter: Callable[[Attempt], None] = staticmethod(report_now)
+    #: Entered around what its thread asks the database beside its task; see `worker.silence`.
+    asking: AbstractContextManager[None] = nullcontext()
     reported: Report | None = None
     #: What of it is in the database.
     written: Report | None = None
@@ -248,7 +252,7 @@ class Attempt:
     @cached_property
     def steps(self) -> Steps:
         """What `step` and `sleep` have to do with; made by the first of them."""
-        return Steps(self.task, self.records or StoredRecords(self.claimed))
+        return Steps(self.task, self.records or StoredRecords(self.claimed, self.asking))
 
     @overload
     def step[**P, R](self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...

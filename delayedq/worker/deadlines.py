@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from delayedq.core.lifecycle import Raised
 from delayedq.exceptions import TaskCancelled, TaskTimeout
 from delayedq.worker.executor import execute, execute_exactly_once
+from delayedq.worker.silence import give_up_statements
 from delayedq.worker.transitions import AttemptResult
 
 if TYPE_CHECKING:
@@ -33,19 +34,21 @@ class Deadlines:
     """Raises TaskTimeout in threads whose task has run out of time, TaskCancelled if its message was cancelled.
 
     The exception is delivered between two Python instructions; a call into C can't be interrupted, and the attempt
-    goes on until it returns.
+    goes on until it returns. A thread that has not ended its task `patience` seconds after that loses its connections
+    to databases: if it waits for one, its statement fails, and the exception is delivered.
 
     If it is delivered in a `__del__` or in the callback of a weak reference, Python drops it and calls
     `sys.unraisablehook`; then it is raised again.
     """
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], None], patience: float = inf) -> None:
         self._wake = wake
+        self._patience = patience
         self._lock = threading.Lock()
         #: By running thread: the moment (monotonic) at which it is interrupted.
         self._running: dict[int, float] = {}
-        #: The threads that were interrupted.
-        self._interrupted: set[int] = set()
+        #: By thread that was interrupted: the moment at which its statements are given up; infinity: they were.
+        self._interrupted: dict[int, float] = {}
         #: By running thread: the end of its timeout, and what it runs.
         self._armed: dict[int, tuple[float, Attempt]] = {}
         self._lost: list[Attempt] = []
@@ -90,9 +93,8 @@ class Deadlines:
         with self._lock:
             self._running.pop(threading.get_ident(), None)
             self._armed.pop(threading.get_ident(), None)
-            interrupted = threading.get_ident() in self._interrupted
-            self._interrupted.discard(threading.get_ident())
-        if interrupted:
+            interrupted = self._interrupted.pop(threading.get_ident(), None)
+        if interrupted is not None:
             self._swallow()
 
     def _swallow(self) -> None:
@@ -112,21 +114,21 @@ class Deadlines:
         elif thread in self._running:
             if dropped.exc_type is TaskTimeout:
                 self._running[thread] = time.monotonic()
-            self._interrupted.discard(thread)
+            self._interrupted.pop(thread, None)
             self._wake()
 
     def enforce(self) -> float | None:
-        """Interrupt the threads whose time is over, or whose message was cancelled.
-
-        Returns the seconds until the time of the next one is over, or None.
+        """Interrupt the threads whose time is over, or whose message was cancelled, and give up the statements of those
+        that do not end. Returns the seconds until there is more of this to do, or None.
         """
         moment = time.monotonic()
         with self._lock:
             for thread, deadline in self._running.items():
                 if thread not in self._interrupted:
                     self._interrupt(thread, deadline <= moment)
-            waiting = [at for thread, at in self._running.items() if thread not in self._interrupted]
-            deadline = min(waiting, default=inf)
+                elif self._interrupted[thread] <= moment:
+                    self._give_up(thread)
+            deadline = min((self._interrupted.get(thread, at) for thread, at in self._running.items()), default=inf)
         return None if deadline == inf else deadline - moment
 
     def _interrupt(self, thread: int, is_late: bool) -> None:
@@ -134,9 +136,19 @@ class Deadlines:
         _, attempt = self._armed[thread]
         is_cancelled = attempt.task.interruptible and attempt.lease_lost
         if is_late or is_cancelled:
-            self._interrupted.add(thread)
+            self._interrupted[thread] = time.monotonic() + self._patience
             error = TaskTimeout if is_late else TaskCancelled
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
+
+    def _give_up(self, thread: int) -> None:
+        """Within the lock: the thread is armed. Its task may wait for a database; what it does there is rolled back."""
+        self._interrupted[thread] = inf
+        if give_up_statements(thread):
+            _, attempt = self._armed[thread]
+            logger.warning(
+                "%r runs on %.1f s after it was interrupted: its connections to databases are closed.",
+                attempt, self._patience, extra={"pid": os.getpid(), "message_id": attempt.id, "queue": attempt.queue},
+            )  # fmt: skip
 
     def overdue(self, after: float) -> list[Attempt]:
         """The attempts that run on `after` seconds after their timeout: they can't be interrupted. Each is logged once.

@@ -43,6 +43,8 @@ logger = logging.getLogger("delayedq")
 def exactly_once(attempt: Attempt) -> Iterator[ExactlyOnceCommit]:
     """A transaction whose last statement is that of `ExactlyOnceCommit.end`. Errors after its commit are logged."""
     commit = ExactlyOnceCommit(attempt)
+    with attempt.asking:
+        connections[commit.alias].ensure_connection()
     try:
         with transaction.atomic(using=commit.alias):
             transaction.on_commit(commit.confirm, using=commit.alias)

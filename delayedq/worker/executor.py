@@ -110,7 +110,7 @@ async def aexecute(attempt: Attempt) -> AttemptResult:
     run = _Run(attempt)
     limit = asyncio.timeout(attempt.time_limit() if attempt.is_limited else None)
     try:
-        if TAG_MARK in attempt.claimed.payload or run.must_ask():  # which may take queries
+        if run.asks():
             await sync_to_async(run.prepare)()
         else:
             run.prepare()
@@ -176,10 +176,12 @@ class _Run:
 
     def prepare(self) -> None:
         """Read the arguments, and send `task_started` if anyone receives it. Raises what keeps it from starting."""
-        if self.must_ask():
-            self._ask_whether_to_start()
         task = self.attempt.task
-        self.args, self.kwargs = load_call(self.attempt.claimed.payload)
+        if self.asks():
+            with self.attempt.asking:
+                self._load()
+        else:
+            self._load()
         announced = wanted(task_started, logging.INFO)
         if announced or task.takes_context:
             self._result = results.running(self.attempt, self.args, self.kwargs)
@@ -188,10 +190,19 @@ class _Run:
         if task.takes_context:
             self.args = [TaskContext(task_result=self._result), *self.args]
 
-    def must_ask(self) -> bool:
+    def asks(self) -> bool:
+        """Whether the database may be asked before it starts."""
+        return TAG_MARK in self.attempt.claimed.payload or self._must_ask()
+
+    def _must_ask(self) -> bool:
         """Whether it may have to wait, or come too late."""
         attempt = self.attempt
         return not attempt.is_plain and (must_ask(attempt.claimed) or may_be_late(attempt))
+
+    def _load(self) -> None:
+        if self._must_ask():
+            self._ask_whether_to_start()
+        self.args, self.kwargs = load_call(self.attempt.claimed.payload)
 
     def _ask_whether_to_start(self) -> None:
         try:

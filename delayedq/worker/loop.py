@@ -230,7 +230,7 @@ class Loop:
         self._lanes = Lanes(options.excluded)
         self._silence = Silence(f"Worker {name}", store.alias, options.lease.total_seconds())
         flush, write = 1 if options.acknowledge_each else FLUSH, self._silence.wait("a report of progress", times=2)
-        self._pool = Pool(options.threads, self._waiter.wake, flush, write, self._silence.wait)
+        self._pool = Pool(options.threads, self._waiter.wake, flush, write, self._silence.wait, self._silence.patience)
         self._prefetch = Prefetch(options.threads)
         self._deploy_grace = DeployGrace(get_settings().DEPLOY_GRACE, self._lanes)
         self._leases = leases or SharedLeases()

@@ -11,6 +11,7 @@ from collections import deque
 from contextlib import nullcontext, suppress
 from contextvars import Context
 from functools import partial
+from math import inf
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +69,7 @@ class Pool:
     """Takes attempts, and hands back their results. `wake` is called when the loop has a reason to take them.
 
     `flush`: this many results are worth a round trip to the database at once. `write` is entered around the writes of
-    progress; what `wait` gives, around what threads ask the database before and after a task.
+    progress; what `wait` gives, around what threads ask the database beside a task. `patience`: see `Deadlines`.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Pool:
         flush: int = FLUSH,
         write: AbstractContextManager[None] | None = None,
         wait: Callable[[str], AbstractContextManager[Any]] | None = None,
+        patience: float = inf,
     ) -> None:
         self._wake = wake
         self._wait: Callable[[str], AbstractContextManager[Any]] = wait or nullcontext
@@ -89,7 +91,7 @@ class Pool:
             threading.Thread(target=self._work, name=f"delayedq-{number}", daemon=True) for number in range(threads)
         ]
         self._coroutines: Coroutines | None = None
-        self._deadlines = Deadlines(wake)
+        self._deadlines = Deadlines(wake, patience)
         self._progress = ProgressWriter(write)
         self._report = self._progress.report
         self.size = threads
@@ -203,7 +205,7 @@ class Pool:
 
     def _work(self) -> None:
         observe()
-        wait = self._wait("a check of the connections of a task")
+        wait = self._wait("what is asked beside a task")
         while (attempt := self._next()) is not None:
             # What it sets in its context (its language, time zone, decimals, any ContextVar) ends with it.
             result = Context().run(self._run, attempt, wait)
@@ -224,6 +226,7 @@ class Pool:
                 check()
         except Error as error:
             return not_begun(attempt, error)
+        attempt.asking = wait
         if not attempt.start():
             return _not_started(attempt)
         if attempt.task.exactly_once:

@@ -24,7 +24,7 @@ from delayedq.conf import get_settings
 from delayedq.store.connecting import know_socket, opened_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from types import TracebackType
 
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -71,7 +71,8 @@ class Silence(threading.Thread):
         self._process = name
         self._alias = alias
         given = get_settings().ANSWER_WITHIN
-        self._seconds = lease / 4 if given is None else given.total_seconds()
+        #: Seconds: ANSWER_WITHIN.
+        self.patience = lease / 4 if given is None else given.total_seconds()
         self._waits: list[DatabaseWait] = []
         self._ended = threading.Event()
         #: How many waits were ended.
@@ -79,7 +80,7 @@ class Silence(threading.Thread):
 
     def wait(self, what: str, *, times: int = 1) -> DatabaseWait:
         """A wait that is watched from now on: so many times ANSWER_WITHIN are not too long for it."""
-        one = DatabaseWait(what, self._alias, times * self._seconds)
+        one = DatabaseWait(what, self._alias, times * self.patience)
         self._waits.append(one)
         return one
 
@@ -87,7 +88,7 @@ class Silence(threading.Thread):
         self._ended.set()
 
     def run(self) -> None:
-        while not self._ended.wait(min(EVERY, self._seconds / 4)):
+        while not self._ended.wait(min(EVERY, self.patience / 4)):
             for one in self._waits:
                 if time.monotonic() - one.since > one.seconds:
                     self._abandon(one)
@@ -95,8 +96,7 @@ class Silence(threading.Thread):
     def _abandon(self, wait: DatabaseWait) -> None:
         """Close its sockets, unless it goes on meanwhile: then they may be those of another wait."""
         since = wait.since
-        opened = (each for each in opened_by(wait.thread) if each[0].alias == self._alias)
-        found = [one for each in opened if (one := _copy_of(*each)) is not None]
+        found = _sockets_of(wait.thread, self._alias)
         if found and wait.since == since != inf:
             wait.since = inf
             self.abandoned += 1
@@ -104,11 +104,18 @@ class Silence(threading.Thread):
                 "%s: the database has not answered %s for %.1f s: the connection is given up, and a new one is opened.",
                 self._process, wait.what, time.monotonic() - since, extra={"pid": os.getpid()},
             )  # fmt: skip
-            for one in found:
-                with suppress(OSError):  # it is closed
-                    one.shutdown(socket.SHUT_RDWR)
+            _shut_down(found)
         for one in found:
             one.close()
+
+
+def give_up_statements(thread: int) -> bool:
+    """Shut down the sockets of the databases of a thread: the statement that it waits for fails. Whether it had any."""
+    found = _sockets_of(thread, *connections)
+    _shut_down(found)
+    for one in found:
+        one.close()
+    return bool(found)
 
 
 @contextmanager
@@ -126,6 +133,18 @@ def answered(what: str, alias: str, most: float) -> Iterator[None]:
     finally:
         silence.stop()
         silence.join()
+
+
+def _sockets_of(thread: int, *aliases: str) -> list[socket.socket]:
+    """Those of its connections to these databases."""
+    opened = (each for each in opened_by(thread) if each[0].alias in aliases)
+    return [one for each in opened if (one := _copy_of(*each)) is not None]
+
+
+def _shut_down(sockets: Iterable[socket.socket]) -> None:
+    for one in sockets:
+        with suppress(OSError):  # it is closed
+            one.shutdown(socket.SHUT_RDWR)
 
 
 def _copy_of(connection: BaseDatabaseWrapper, raw: Any, descriptor: int) -> socket.socket | None:

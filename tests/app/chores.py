@@ -131,6 +131,22 @@ def spin():
         pass
 
 
+def _wait_for_database():
+    """A statement that is answered after a minute: nothing in Python can interrupt the wait for it."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT SLEEP(60)" if connection.vendor == "mysql" else "SELECT pg_sleep(60)")
+
+
+@task(timeout=timedelta(milliseconds=300), max_attempts=1)
+def ask():
+    _wait_for_database()
+
+
+@task(timeout=timedelta(milliseconds=300), max_attempts=1, exactly_once=True)
+def ask_exactly_once():
+    _wait_for_database()
+
+
 @task(max_attempts=2, backoff=QUICK)
 def watch_lease(name):
     """Runs until it is told that its lease was lost."""

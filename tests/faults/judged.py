@@ -24,7 +24,7 @@ def holds(module, fault, *flags, as_root=False):
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert ran.returncode == 0, ran.stderr
     report = json.loads(ran.stdout.splitlines()[-1])
-    assert report["violations"] == []
+    assert not report["violations"], "\n".join(report["violations"])
     assert report["times"] > 0
     assert report["messages"] > 100
     return report

@@ -93,6 +93,8 @@ class Faults(OnTheWay):
         until(self._server.answers)
 
 
+#: Seconds after which a session that nobody can reach lets go of its locks.
+FORGOTTEN = 10
 #: Those that change bytes on their way, and that need a disk of their own.
 PROXIED = {*ON_THE_WAY}
 ON_A_DISK = {"fill_disk"}
@@ -111,7 +113,7 @@ def judged(fault: str, load: Load) -> dict[str, object]:
         server.install()
         server.start()
         server.create()
-        server.run("CREATE USER hog@'%'")
+        server.run("CREATE USER hog@'%'", f"SET GLOBAL idle_transaction_timeout = {FORGOTTEN}")
         os.environ["DATABASE_URL"] = server.url
         if fault in PROXIED:
             proxy = Proxy(str(server.socket), str(directory / "proxy"))

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 LAG = 0.3
 #: The WAL that a server on a small disk keeps.
 WAL = "64MB"
+#: After this time a session that nobody can reach lets go of its locks.
+FORGOTTEN = "10s"
 
 
 class Server:
@@ -213,7 +215,9 @@ def judged(fault: str, load: Load) -> dict[str, object]:
             tempfile.tempdir = str(stack.enter_context(small_disk()))
         server = Server(stack.enter_context(postgresql_socket()))
         tempfile.tempdir = None  # the audit has room
-        server.run(f"ALTER SYSTEM SET max_wal_size = '{WAL}'", "CREATE ROLE hog LOGIN", "SELECT pg_reload_conf()")
+        given = {"max_wal_size": WAL, "idle_in_transaction_session_timeout": FORGOTTEN}
+        server.run(*(f"ALTER SYSTEM SET {name} = '{value}'" for name, value in given.items()))
+        server.run("CREATE ROLE hog LOGIN", "SELECT pg_reload_conf()")
         standby = None
         if fault in WITH_A_STANDBY:
             standby = Server(stack.enter_context(standby_socket(str(server.data))))

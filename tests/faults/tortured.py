@@ -112,7 +112,7 @@ def tortured(fault: str, disturb: Callable[[], None] | None, load: Load) -> dict
     from django.db import connections
 
     from delayedq.store import store_for
-    from delayedq.torture.audit import BACKEND, read
+    from delayedq.torture.audit import BACKEND, read, write
     from delayedq.torture.faults import faults_of
     from delayedq.torture.run import Plan, torture
 
@@ -120,6 +120,9 @@ def tortured(fault: str, disturb: Callable[[], None] | None, load: Load) -> dict
         if disturb is None:
             faults_of(scene.store)[fault](scene)
         else:
+            if fault in ON_THE_WAY:
+                for pid in (pid for fleet in scene.fleets for pid in scene.workers_of(fleet)):
+                    write("unanswered", pid=pid)
             disturb()
         connections["default"].close()  # which the fault may have ended
 

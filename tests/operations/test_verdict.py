@@ -257,4 +257,4 @@ def test_the_verdict_takes_as_many_statements_for_any_number_of_messages(store, 
         with CaptureQueriesContext(connection) as captured:
             verdict(store)
         counts.append(sum("delayedq_" in query["sql"] for query in captured))
-    assert counts[0] == counts[1] <= 13
+    assert counts[0] == counts[1] <= 14  # MariaDB comes from lane to lane by one statement each: there are two here

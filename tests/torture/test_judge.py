@@ -117,6 +117,10 @@ def test_channels_have_their_limits_each():
     assert found(lines) == []
 
 
+def test_a_claim_that_nobody_heard_of_may_be_charged():
+    assert found([(9, "unanswered"), asked(1), began(1), ended(1)], [row(1, attempts=2)]) == []
+
+
 def test_what_was_rolled_back_or_never_made_is_found():
     lines = [(9, "undone", "plain/1"), began(1), ended(1), began(2), ended(2)]
     assert found(lines) == ["nothing comes from nothing"] * 2

@@ -132,6 +132,21 @@ def test_a_command_and_the_metrics_give_up_a_database_that_is_silent(alias, neve
     backends.check_tables(store)  # it is not judged
 
 
+@on_servers
+@pytest.mark.parametrize("task", [chores.ask, chores.ask_exactly_once], ids=["plain", "exactly once"])
+def test_the_timeout_of_a_task_ends_its_wait_for_the_database(workers, task):
+    task.enqueue()
+    one = workers("--lease", "8", "--threads", "1", **QUICK)
+    eventually(FinishedMessage.objects.exists)
+    chores.note.enqueue("after it")  # in the same thread
+    eventually(lambda: marked("after it"))
+    one.send(signal.SIGTERM)
+    code, output = one.finish()
+    assert (code, "its connections to databases are closed" in output) == (0, True)
+    ended = FinishedMessage.objects.get(kind=task.module_path)
+    assert (ended.outcome, "TaskTimeout" in ended.errors) == ("failed", True)
+
+
 @on_postgresql
 def test_a_report_of_progress_that_is_not_answered_stops_nobody(through, proxy):
     one = through("--lease", "8", "--threads", "1")

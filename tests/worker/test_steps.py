@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -46,6 +47,21 @@ def three_steps(fail_before=None):
             raise ValueError(name)
         got.append(message.step(name, write, name))
     return got
+
+
+def test_the_database_is_watched_while_it_is_asked_for_steps(store):
+    asked = []
+
+    @contextmanager
+    def asking():
+        with CaptureQueriesContext(store.database.connection) as captured:
+            yield
+        asked.append(len(captured))
+
+    attempt = attempt_at(store, three_steps)
+    attempt.asking = asking()
+    run(attempt)
+    assert asked == [1]
 
 
 @pytest.mark.parametrize("fail_before", ["a", "b", "c"])
