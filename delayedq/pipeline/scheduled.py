@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import timedelta
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db.models import Max
@@ -71,7 +71,7 @@ def _with_run(
 def _arguments(definition: Definition) -> list[str]:
     """Those of the step that it schedules; [] where they name none."""
     args, kwargs = load_call(definition.offer.payload)
-    given = kwargs.get("arguments") or next(iter(args), [])
+    given: Any = kwargs.get("arguments") or next(iter(args), [])
     names_one = isinstance(given, list | tuple) and given and isinstance(given[0], str)
     return [str(one) for one in given] if names_one else []
 
