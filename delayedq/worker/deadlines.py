@@ -143,12 +143,8 @@ class Deadlines:
     def _give_up(self, thread: int) -> None:
         """Within the lock: the thread is armed. Its task may wait for a database; what it does there is rolled back."""
         self._interrupted[thread] = inf
-        if give_up_statements(thread):
-            _, attempt = self._armed[thread]
-            logger.warning(
-                "%r runs on %.1f s after it was interrupted: its connections to databases are closed.",
-                attempt, self._patience, extra={"pid": os.getpid(), "message_id": attempt.id, "queue": attempt.queue},
-            )  # fmt: skip
+        _, attempt = self._armed[thread]
+        give_up_waits(attempt, thread, self._patience)
 
     def overdue(self, after: float) -> list[Attempt]:
         """The attempts that run on `after` seconds after their timeout: they can't be interrupted. Each is logged once.
@@ -167,6 +163,17 @@ class Deadlines:
                 )  # fmt: skip
         self._lost = lost
         return lost
+
+
+def give_up_waits(attempt: Attempt, thread: int, after: float) -> None:
+    """Close the connections of the thread to databases: its attempt was interrupted `after` seconds ago, and it is not
+    free. It may wait for one of them.
+    """
+    if give_up_statements(thread):
+        logger.warning(
+            "The thread of %r is not free %.1f s after that was interrupted: its connections to databases are closed.",
+            attempt, after, extra={"pid": os.getpid(), "message_id": attempt.id, "queue": attempt.queue},
+        )  # fmt: skip
 
 
 class TimeLimit:

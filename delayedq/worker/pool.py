@@ -19,6 +19,7 @@ from asgiref.sync import sync_to_async
 from django.db import Error, InterfaceError, OperationalError, close_old_connections, connections
 
 from delayedq.core.lifecycle import NotStarted, Raised
+from delayedq.exceptions import DeadlineExceeded, TaskTimeout
 from delayedq.sql.priority import is_limited
 from delayedq.worker.executor import aexecute, execute, not_begun
 from delayedq.worker.reporting import ProgressWriter
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from delayedq.worker.attempt import Attempt
-from delayedq.worker.deadlines import Deadlines
+from delayedq.worker.deadlines import Deadlines, give_up_waits
 
 logger = logging.getLogger("delayedq")
 
@@ -91,7 +92,7 @@ class Pool:
             threading.Thread(target=self._work, name=f"delayedq-{number}", daemon=True) for number in range(threads)
         ]
         self._coroutines: Coroutines | None = None
-        self._deadlines = Deadlines(wake, patience)
+        self._deadlines, self._patience = Deadlines(wake, patience), patience
         self._progress = ProgressWriter(write)
         self._report = self._progress.report
         self.size = threads
@@ -115,7 +116,8 @@ class Pool:
             self._waiting.put(attempt)
             return
         if self._coroutines is None:
-            self._coroutines = Coroutines(partial(self._end, self._ended_in_event_loop), self._note_lack)
+            end = partial(self._end, self._ended_in_event_loop)
+            self._coroutines = Coroutines(end, self._note_lack, self._patience)
         self.in_event_loop += 1
         self._coroutines.submit(attempt)
 
@@ -268,13 +270,19 @@ def _failed(attempt: Attempt, error: BaseException) -> AttemptResult:
 
 
 class Coroutines:
-    """Runs async attempts: an event loop in a thread of its own. What loses its lease is cancelled, once."""
+    """Runs async attempts: an event loop in a thread of its own. What loses its lease is cancelled, once.
+
+    The ORM's calls of all async tasks share one thread. If that is not free `patience` seconds after the time of a task
+    was over, it loses its connections.
+    """
 
     def __init__(
         self,
         end: Callable[[AttemptResult], None],
         note_lack: Callable[[Iterable[BaseDatabaseWrapper]], None] = lambda _: None,
+        patience: float = inf,
     ) -> None:
+        self._patience = patience
         self._end = end
         self._note_lack = note_lack
         self._loop = asyncio.new_event_loop()
@@ -284,7 +292,9 @@ class Coroutines:
         #: The tasks that were named as those which may have stopped the loop.
         self._suspected: set[str] = set()
         self._checked = 0.0
-        #: The connections of the thread in which async tasks ask the ORM.
+        #: The thread in which async tasks ask the ORM, and its connections.
+        self._asking = 0
+        self._freeing: set[asyncio.Task[None]] = set()
         self._opened: Mapping[BaseDatabaseWrapper, object] = {}
         self._thread = threading.Thread(target=self._run, name="delayedq-async", daemon=True)
         self._thread.start()
@@ -340,22 +350,42 @@ class Coroutines:
 
     async def _work(self, attempt: Attempt) -> None:
         self._watch_over(attempt)
-        # The ORM's calls of all async tasks share one thread, and so one connection.
         try:
             if time.monotonic() - self._checked > CHECK_CONNECTIONS or may_be_dead(self._opened):
                 self._checked = time.monotonic()
-                self._opened = await sync_to_async(_check_connections)(len(self._tasks))
+                self._asking, self._opened = await sync_to_async(_check_connections)(len(self._tasks))
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  whatever happens, the attempt must end
             result = _failed(attempt, error)
         else:
-            result = await aexecute(attempt) if attempt.start() else _not_started(attempt)
+            result = await self._execute(attempt) if attempt.start() else _not_started(attempt)
         if isinstance(result.error, OperationalError):
             self._note_lack(self._opened)
         self._end(result)
 
+    async def _execute(self, attempt: Attempt) -> AttemptResult:
+        result = await aexecute(attempt)
+        if isinstance(result.error, TaskTimeout | DeadlineExceeded):
+            freeing = self._loop.create_task(self._free_thread(attempt))
+            self._freeing.add(freeing)
+            freeing.add_done_callback(self._freeing.discard)
+        return result
 
-def _check_connections(running: int) -> Mapping[BaseDatabaseWrapper, object]:
-    """Beside others that run, a session that they may need is left as it is."""
+    async def _free_thread(self, attempt: Attempt) -> None:
+        """A call of the ORM goes on when its task has been cancelled, and those of all other tasks come after it."""
+        done, _ = await asyncio.wait([self._loop.create_task(sync_to_async(_pass)())], timeout=self._patience)
+        if not done:
+            give_up_waits(attempt, self._asking, self._patience)
+
+
+def _pass() -> None:
+    """Runs when the thread is free."""
+
+
+def _check_connections(running: int) -> tuple[int, Mapping[BaseDatabaseWrapper, object]]:
+    """The calling thread, and its connections.
+
+    Beside others that run, a session that they may need is left as it is.
+    """
     if not observed():
         observe()
     restore(shared=running > 1)
@@ -363,4 +393,4 @@ def _check_connections(running: int) -> Mapping[BaseDatabaseWrapper, object]:
     check()
     if running <= 1:
         close_old_connections()
-    return opened()
+    return threading.get_ident(), opened()

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
+from asgiref.sync import sync_to_async
 from django.db import connection
 
 from delayedq import Cancel, Retry, Snooze, current_message, task
@@ -145,6 +146,11 @@ def ask():
 @task(timeout=timedelta(milliseconds=300), max_attempts=1, exactly_once=True)
 def ask_exactly_once():
     _wait_for_database()
+
+
+@task(timeout=timedelta(milliseconds=300), max_attempts=1)
+async def ask_async():
+    await sync_to_async(_wait_for_database)()
 
 
 @task(max_attempts=2, backoff=QUICK)

@@ -133,12 +133,13 @@ def test_a_command_and_the_metrics_give_up_a_database_that_is_silent(alias, neve
 
 
 @on_servers
-@pytest.mark.parametrize("task", [chores.ask, chores.ask_exactly_once], ids=["plain", "exactly once"])
+@pytest.mark.parametrize("task", [chores.ask, chores.ask_exactly_once, chores.ask_async], ids=lambda task: task.name)
 def test_the_timeout_of_a_task_ends_its_wait_for_the_database(workers, task):
     task.enqueue()
     one = workers("--lease", "8", "--threads", "1", **QUICK)
     eventually(FinishedMessage.objects.exists)
-    chores.note.enqueue("after it")  # in the same thread
+    follower = chores.note_async if task is chores.ask_async else chores.note
+    follower.enqueue("after it")  # in the same thread
     eventually(lambda: marked("after it"))
     one.send(signal.SIGTERM)
     code, output = one.finish()
