@@ -69,7 +69,8 @@ class StoredRecords:
         try:
             with ExitStack() as stack:
                 try:
-                    stack.enter_context(transaction.atomic(using=alias, durable=True))
+                    with self._asking:
+                        stack.enter_context(transaction.atomic(using=alias, durable=True))
                 except RuntimeError as error:
                     raise RuntimeError(
                         f"A step commits its own transaction on {alias!r}, so it can't be called within another one: "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from django.db import Error, connections, transaction
@@ -43,10 +43,10 @@ logger = logging.getLogger("delayedq")
 def exactly_once(attempt: Attempt) -> Iterator[ExactlyOnceCommit]:
     """A transaction whose last statement is that of `ExactlyOnceCommit.end`. Errors after its commit are logged."""
     commit = ExactlyOnceCommit(attempt)
-    with attempt.asking:
-        connections[commit.alias].ensure_connection()
     try:
-        with transaction.atomic(using=commit.alias):
+        with ExitStack() as stack:
+            with attempt.asking:
+                stack.enter_context(transaction.atomic(using=commit.alias))
             transaction.on_commit(commit.confirm, using=commit.alias)
             yield commit
     except BaseException as error:
