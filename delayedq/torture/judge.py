@@ -319,7 +319,7 @@ def steps_once(history: History) -> Iterator[Violation]:
     """A step is not done again once the next one has begun."""
     reached: dict[int, int] = {}
     for event in history.by_what["step"]:
-        id_, uid, number = event.about
+        id_, uid, number, *_ = event.about
         if number < reached.get(id_, 0):
             said = f"step {number} of {uid} was done after step {reached[id_]}"
             yield Violation("a step is done once", said, history.about(id_))

@@ -124,7 +124,8 @@ def stepped(uid: str) -> list[Any]:
 
 
 def _step(uid: str, number: int) -> int:
-    write("step", current_message().id, uid, number)
+    message = current_message()
+    write("step", message.id, uid, number, message.claimed.token)
     return number
 
 
@@ -156,7 +157,8 @@ def member(uid: str) -> str:
 @task(**_options)
 def collect(uids: list[str], uid: str) -> list[Any]:
     """Comes after a group, with the results of all."""
-    write("collected", uid, sorted(uids))
+    message = current_message()
+    write("collected", uid, sorted(uids), message.id, message.claimed.token)
     with written(uid):
         return _result(uid)
 
@@ -165,7 +167,8 @@ def collect(uids: list[str], uid: str) -> list[Any]:
 def tick() -> None:
     """Of the schedule of each second."""
     message = current_message()
-    write("tick", message.id, "" if message.nominal_at is None else message.nominal_at.isoformat())
+    instant = "" if message.nominal_at is None else message.nominal_at.isoformat()
+    write("tick", message.id, instant, message.claimed.token)
     with written(f"tick/{message.id}"):
         pass
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from delayedq.torture.audit import Event
 
 #: Seconds that an asynchronous standby lags behind.
-LAG = 0.3
+LAG = 1.5
 #: The WAL that a server on a small disk keeps.
 WAL = "64MB"
 #: After this time a session that nobody can reach lets go of its locks.
@@ -93,6 +93,12 @@ class Server:
                 state = state_of(connection)
             self.control("-m", "immediate", "stop")
             return state
+
+    def promote(self) -> int:
+        """Of a standby. Returns a moment (ns of the audit) when it did not write yet: `pg_ctl` is late to notice."""
+        before = time.monotonic_ns()
+        until(lambda: self.control("promote"))
+        return before
 
     def kill(self) -> None:
         """As the kernel does that is short of memory; the sessions notice that the first process is gone."""
@@ -176,7 +182,7 @@ class Faults(OnTheWay):
         if self._standby is not None and (self._server.data / "postmaster.pid").exists():
             self._server.kill()
             (self._server.data / "postmaster.pid").unlink()
-            until(lambda: self._standby.control("promote"))
+            self._standby.promote()
 
     def fail_over_asynchronously(self) -> None:
         """The standby lags behind when the primary is gone: what it had not got is lost, and nothing else."""
@@ -189,15 +195,14 @@ class Faults(OnTheWay):
             until(self._standby.has_replayed)
             with self._standby.connection() as connection:
                 behind = state_of(connection)
-            until(lambda: self._standby.control("promote"))
-            promoted = time.monotonic_ns()
+            promoted = self._standby.promote()
             self.lost = Lost(self._server.state_in_private(), behind, promoted)
 
     def switch_over(self) -> None:
         """As an operator does it: the primary is stopped, which sends the standby all, and stays away."""
         if self._standby is not None and (self._server.data / "postmaster.pid").exists():
             self._server.control("-m", "fast", "stop")
-            until(lambda: self._standby.control("promote"))
+            self._standby.promote()
 
 
 #: Those that change bytes on their way, that need a disk of their own, and that need a second server.

@@ -64,8 +64,23 @@ def _uid(payload: str) -> str:
     return arguments[0] if arguments else ""
 
 
+#: Where a line has the message and the token of the attempt that wrote it.
+_ATTEMPT = {"began": (0, 1), "ended": (0, 1), "tick": (0, 2), "step": (0, 3), "collected": (2, 3)}
+
+
+def attempt_of(event: Event) -> tuple[int, int] | None:
+    """The message and the token of the attempt that wrote this line; None if none did."""
+    if event.what not in _ATTEMPT:
+        return None
+    id_, token = _ATTEMPT[event.what]
+    return event.about[id_], event.about[token]
+
+
 class Lost:
-    """What the standby had not got of what the primary had. `promoted`: when (ns of the audit)."""
+    """What the standby had not got of what the primary had.
+
+    promoted: a moment (ns of the audit) when the primary was gone already, and the standby did not write yet.
+    """
 
     def __init__(self, primary: State, standby: State, promoted: int) -> None:
         self._primary, self._standby, self._promoted = primary, standby, promoted
@@ -80,26 +95,12 @@ class Lost:
 
     def leave_out(self, events: Sequence[Event]) -> list[Event]:
         """The audit without what was lost."""
-        forgotten = {
-            (event.pid, *event.about[:2]) for event in events if event.what == "began" and self._is_forgotten(event)
-        }
-        runs = {(pid, id_) for pid, id_, _ in forgotten}
-        uids = {(e.pid, e.about[4]) for e in events if e.what == "began" and (e.pid, *e.about[:2]) in forgotten}
-        kept = []
-        for event in events:
-            about = event.about
-            if event.what in {"began", "ended"} and (event.pid, *about[:2]) in forgotten:
-                continue
-            if event.what == "tick" and (event.pid, about[0]) in runs and event.at < self._promoted:
-                continue
-            if event.what == "step" and self._is_lost_step(event, runs):
-                continue
-            if event.what == "collected" and (event.pid, about[0]) in uids:
-                continue
-            if event.what == "flowing" and self._is_lost_uid(about[1][0]):
-                continue
-            kept.append(self._without_lost(event))
-        return kept
+        forgotten = {attempt_of(event) for event in events if event.what == "began" and self._is_forgotten(event)}
+        return [
+            self._without_lost(event)
+            for event in events
+            if attempt_of(event) not in forgotten and not self._is_lost_step(event) and not self._is_lost_flow(event)
+        ]
 
     def _without_lost(self, event: Event) -> Event:
         if event.what == "stored":
@@ -131,11 +132,14 @@ class Lost:
             return False
         return attempt > seen.attempt or (attempt == seen.attempt and seen.token not in {None, token})
 
-    def _is_lost_step(self, event: Event, runs: set[tuple[int, int]]) -> bool:
-        """One that was recorded by the primary alone, or by an attempt that the standby does not know."""
-        id_, _, number = event.about
-        if event.at < self._promoted and (event.pid, id_) in runs:
-            return True
+    def _is_lost_flow(self, event: Event) -> bool:
+        return event.what == "flowing" and self._is_lost_uid(event.about[1][0])
+
+    def _is_lost_step(self, event: Event) -> bool:
+        """One that was recorded by the primary alone."""
+        if event.what != "step":
+            return False
+        id_, _, number, *_ = event.about
         step = (id_, f"step {number}")
         ended = (seen := self._standby.messages.get(id_)) is not None and seen.attempt is None
         return event.at < self._promoted and not ended and step not in self._standby.steps

@@ -10,10 +10,6 @@ from tests.faults.postgresql_faults import FAULTS, ON_A_DISK
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-#: A tick can be missing after it: see docs/reliability.md.
-OPEN = {"fail_over_asynchronously"}
-
-
-@pytest.mark.parametrize("fault", [one for one in FAULTS if one not in OPEN])
+@pytest.mark.parametrize("fault", FAULTS)
 def test_everything_holds_under_each_fault_of_the_server(fault, postgresql):
     holds("tests.faults.postgresql_faults", fault, as_root=fault in ON_A_DISK)

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from threading import Thread
+
+import psycopg
+
 from delayedq.torture.audit import Event
+from tests.faults.postgresql_faults import Server
 from tests.faults.standby import Lost, Seen, State
+from tests.server import postgresql_socket, standby_socket
 
 PROMOTED = 100
 
@@ -51,6 +58,49 @@ def test_a_version_of_a_key_that_it_had_not_got_is_left_out():
 
 
 def test_a_step_that_it_had_not_got_is_left_out():
-    had, lost = Event(1, 7, "step", (1, "a", 0)), Event(2, 7, "step", (1, "a", 1))
+    had, lost = Event(1, 7, "step", (1, "a", 0, 5)), Event(2, 7, "step", (1, "a", 1, 5))
     steps = [(1, "step 0")]
     assert left(state([*steps, (1, "step 1")], m1=("a", 1, 5)), state(steps, m1=("a", 1, 5)), had, lost) == [had]
+
+
+def test_what_an_attempt_wrote_is_left_out_with_it_and_what_another_one_of_its_process_wrote_is_not():
+    def lines(token, attempt, at):
+        return [
+            Event(at, 7, "tick", (1, "2026-01-01T00:00:00+00:00", token)),
+            Event(at, 7, "collected", ("c", ["a"], 1, token)),
+            began(1, token, attempt, "c", at),
+            Event(at, 7, "step", (1, "c", 0, token)),
+            Event(at, 7, "ended", (1, token, attempt, "returned")),
+        ]
+
+    lost, again = lines(10, 1, PROMOTED - 1), lines(11, 1, PROMOTED + 1)
+    ended, waits = state(m1=("c", None, None)), state(m1=("c", 0, None))
+    assert left(ended, waits, *lost, *again) == again
+    assert left(state(m1=("c", 1, 10)), waits, *lines(10, 1, PROMOTED + 1), *again) == again
+
+
+def test_a_standby_writes_nothing_before_the_moment_that_counts_as_its_promotion(postgresql):
+    """What it wrote in the tenth of a second until `pg_ctl` noticed that was taken for what the primary had lost."""
+    written = []
+    with postgresql_socket() as socket, standby_socket(socket) as other:
+        server, standby = Server(socket), Server(other)
+        thread = Thread(target=write_soon, args=(standby, written))
+        thread.start()
+        server.kill()
+        (server.data / "postmaster.pid").unlink()
+        promoted = standby.promote()
+        thread.join()
+    assert written[0] > promoted
+
+
+def write_soon(standby, written):
+    """When it was asked for what it wrote first."""
+    with standby.connection() as connection:
+        while not written:
+            asked = time.monotonic_ns()
+            try:
+                connection.execute("CREATE TABLE written (id int)")
+            except psycopg.errors.ReadOnlySqlTransaction:
+                time.sleep(0.001)
+            else:
+                written.append(asked)
