@@ -128,7 +128,8 @@ def _owned() -> list[str]:
 
 def own_django() -> list[str]:
     """How this process was started, without the command of Django and its arguments."""
-    return list(map(str, get_child_arguments()))[: -len(sys.argv[1:])]
+    started = list(map(str, get_child_arguments()))
+    return started[: len(started) - len(sys.argv[1:])]
 
 
 def add_dev(parser: ArgumentParser) -> None:

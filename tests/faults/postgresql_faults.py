@@ -44,6 +44,7 @@ class Server:
     def __init__(self, socket: str) -> None:
         self.data = Path(socket)
         self._programs = Path(f"/proc/{self.pid}/exe").readlink().parent
+        self._prefix: tuple[str, ...] = ()
 
     @property
     def pid(self) -> int:
@@ -51,8 +52,9 @@ class Server:
 
     def control(self, *words: str) -> bool:
         """Whether `pg_ctl` has done that."""
-        account = self.data.owner() if os.getuid() == 0 else None
-        command = [str(self._programs / "pg_ctl"), "-D", str(self.data), "-l", str(self.data / "log"), *words]
+        account = self.data.owner() if os.getuid() == 0 and not self._prefix else None
+        program = [*self._prefix, str(self._programs / "pg_ctl")]
+        command = [*program, "-D", str(self.data), "-l", str(self.data / "log"), *words]
         quiet = subprocess.DEVNULL
         return subprocess.run(command, check=False, user=account, stdout=quiet, stderr=quiet).returncode == 0
 
@@ -66,6 +68,13 @@ class Server:
 
     def set(self, name: str, value: str) -> None:
         self.run(f"ALTER SYSTEM SET {name} = {value}", "SELECT pg_reload_conf()")
+
+    def move(self, namespace: str, address: str) -> None:
+        """Restart it in this network namespace, where it listens at this address, too. Needs root."""
+        owner = self.data.stat()
+        account = ("-S", str(owner.st_uid), "-G", str(owner.st_gid))
+        self._prefix = ("nsenter", f"--net=/run/netns/{namespace}", *account)
+        self.control("-m", "fast", "-o", f"-k {self.data} -h {address}", "restart")
 
     def start(self) -> None:
         """Start it with the options that it had. The memory of one that was killed is in use for a moment."""

@@ -101,6 +101,8 @@ class OnTheWay:
 
 
 ON_THE_WAY = [name for name in vars(OnTheWay) if not name.startswith("_")]
+#: In these, workers may not hear of what they have claimed.
+SILENT = {*ON_THE_WAY, "part"}
 
 
 def tortured(fault: str, disturb: Callable[[], None] | None, load: Load) -> dict[str, object]:
@@ -120,7 +122,7 @@ def tortured(fault: str, disturb: Callable[[], None] | None, load: Load) -> dict
         if disturb is None:
             faults_of(scene.store)[fault](scene)
         else:
-            if fault in ON_THE_WAY:
+            if fault in SILENT:
                 for pid in (pid for fleet in scene.fleets for pid in scene.workers_of(fleet)):
                     write("unanswered", pid=pid)
             disturb()
