@@ -9,11 +9,15 @@ that they are in both. The archive compares them with the lake's, and deletes th
 from __future__ import annotations
 
 from collections import Counter
+from itertools import batched
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from django.db import transaction
 
 from delayedq.conf import get_settings
+from delayedq.core.lifecycle import FinalOutcome
 from delayedq.exceptions import InvalidOption
 from delayedq.models import FinishedMessage, Message
 from delayedq.pipeline import books
@@ -22,9 +26,8 @@ from delayedq.pipeline.commands.archive import SideRows
 from delayedq.pipeline.lake.rows import WantedRows, read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    import pyarrow as pa
+    from collections.abc import Iterable, Iterator, Sequence
+    from datetime import datetime
 
     from delayedq.pipeline.lake.table import Snapshot
     from delayedq.pipeline.opening import Options, WithoutSpark
@@ -43,7 +46,7 @@ def run_restore(pipeline: WithoutSpark, options: Options) -> None:
     rows = _last_ends(read(pipeline.table, wanted.files(snapshot), wanted))
     _check_ids(options["ids"], rows)
     counts = _restored(pipeline, rows)
-    pipeline.tell(f"{len(rows):,} messages of the lake: {counts['restored']:,} are in the history table again.")
+    pipeline.tell(f"{_count(rows):,} messages of the lake: {counts['restored']:,} are in the history table again.")
     for name, text in _LEFT_OUT.items():
         if counts[name]:
             pipeline.tell(f"  {counts[name]:,} {text}")
@@ -73,56 +76,88 @@ def _wanted(options: Options, snapshot: Snapshot, source: str) -> WantedRows:
     return WantedRows(since, until, values)
 
 
-def _last_ends(tables: Iterable[pa.Table]) -> dict[int, dict[str, Any]]:
-    """The rows by id. Of a message that ended several times it is the last end: the table has one row for each."""
-    found: dict[int, dict[str, Any]] = {}
+def _last_ends(tables: Iterable[pa.Table]) -> list[pa.Table]:
+    """The rows. Of a message that ended several times it is the last end: the table has one row for each.
+
+    They stay as Arrow has them: as dicts they would take ten times the memory.
+    """
+    found: list[pa.Table] = []
     for table in tables:
-        for row in table.to_pylist():
-            other = found.get(row["id"])
-            if other is None or other["finished_at"] < row["finished_at"]:
-                found[row["id"]] = row
-        if len(found) > MOST_ROWS:
+        found.append(table)
+        if _count(found) > MOST_ROWS:
+            found = _without_former(found)
+        if _count(found) > MOST_ROWS:
             raise InvalidOption(
                 f"These are more than {MOST_ROWS:,} rows, which are one transaction: restore them by --batch, or by "
                 "shorter spans of --since and --until."
             )
-    return found
+    return _without_former(found)
 
 
-def _check_ids(ids: list[int] | None, rows: dict[int, dict[str, Any]]) -> None:
-    if missing := sorted(set(ids or ()) - set(rows)):
+def _count(tables: Sequence[pa.Table]) -> int:
+    return sum(table.num_rows for table in tables)
+
+
+def _without_former(tables: list[pa.Table]) -> list[pa.Table]:
+    """Of each id only the row that ended last."""
+    if not tables:
+        return []
+    ends = pa.concat_tables([table.select(["id", "finished_at"]) for table in tables])
+    in_order = pc.sort_indices(ends, [("id", "ascending"), ("finished_at", "descending")])
+    ids = ends["id"].combine_chunks().take(in_order)
+    is_last = pa.concat_arrays([pa.array([True]), pc.not_equal(ids[1:], ids[:-1])])
+    last = in_order.filter(is_last)
+    if len(last) == ends.num_rows:
+        return tables
+    kept, first = pc.is_in(pa.array(range(ends.num_rows), last.type), last), 0
+    for number, table in enumerate(tables):
+        tables[number] = table.filter(kept.slice(first, table.num_rows))
+        first += table.num_rows
+    return tables
+
+
+def _check_ids(ids: list[int] | None, rows: Sequence[pa.Table]) -> None:
+    if missing := sorted(set(ids or ()).difference(*(table["id"].to_pylist() for table in rows))):
         shown = ", ".join(map(str, missing[:10]))
         raise InvalidOption(f"--ids: {len(missing):,} of them are not in the lake: {shown}. Nothing was restored.")
 
 
-def _restored(pipeline: WithoutSpark, rows: dict[int, dict[str, Any]]) -> Counter[str]:
+def _restored(pipeline: WithoutSpark, tables: Sequence[pa.Table]) -> Counter[str]:
     counts: Counter[str] = Counter()
     batches: set[int] = set()
     side_rows = SideRows(pipeline.store, pipeline.table.path, books.source_of(pipeline.store.alias))
     with transaction.atomic(using=pipeline.store.alias):
-        for ids in _chunks(sorted(rows)):
+        for page in batched(_rows(tables), INSERTED_AT_ONCE):
+            ids = [row["id"] for row in page]
             there = set(FinishedMessage.objects.filter(id__in=ids).values_list("id", flat=True))
             live = set(Message.objects.filter(id__in=ids).values_list("id", flat=True))
-            fresh = [id_ for id_ in ids if id_ not in there and id_ not in live]
-            FinishedMessage.objects.bulk_create([as_ended(rows[id_]) for id_ in fresh])
-            side_rows.restore(fresh)
+            fresh = [row for row in page if row["id"] not in there and row["id"] not in live]
+            FinishedMessage.objects.bulk_create(map(as_ended, fresh))
+            side_rows.restore([row["id"] for row in fresh])
             counts.update(restored=len(fresh), there=len(there), live=len(live - there))
-            batches |= {rows[id_]["batch"] for id_ in fresh}
+            batches |= {row["batch"] for row in fresh}
         books.note_restored(batches, pipeline.store.now())
     return counts
 
 
-def _chunks(ids: list[int]) -> Iterator[list[int]]:
-    return (ids[first : first + INSERTED_AT_ONCE] for first in range(0, len(ids), INSERTED_AT_ONCE))
+def _rows(tables: Iterable[pa.Table]) -> Iterator[dict[str, Any]]:
+    for table in tables:
+        for first in range(0, table.num_rows, INSERTED_AT_ONCE):
+            yield from table.slice(first, INSERTED_AT_ONCE).to_pylist()
 
 
-def _tell_of_pruning(pipeline: WithoutSpark, rows: dict[int, dict[str, Any]]) -> None:
+def _tell_of_pruning(pipeline: WithoutSpark, tables: Sequence[pa.Table]) -> None:
     retention = get_settings().RETENTION
-    if retention is None or not rows:
+    if retention is None:
         return
     pruned = pipeline.store.now() - retention
-    if any(row["finished_at"] < pruned and row["state"] != "failed" for row in rows.values()):
+    if any(_has_what_is_pruned(table, pruned) for table in tables):
         pipeline.tell(
             f"  Workers prune what ended before {pruned:%Y-%m-%d %H:%M} UTC (RETENTION), except dead letters. It stays "
             "in the lake."
         )
+
+
+def _has_what_is_pruned(rows: pa.Table, before: datetime) -> bool:
+    is_old = pc.less(rows["finished_at"], pa.scalar(before, rows["finished_at"].type))
+    return bool(pc.any(pc.and_(is_old, pc.not_equal(rows["state"], FinalOutcome.FAILED.value))).as_py())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -126,6 +127,33 @@ def test_too_many_rows_for_one_transaction_are_refused(moved, run, monkeypatch):
     monkeypatch.setattr("delayedq.pipeline.commands.restore.MOST_ROWS", 2)
     with pytest.raises(CommandError, match="more than 2 rows"):
         run("restore", "--batch", 1)
+
+
+@ONE_STORE
+def test_former_ends_do_not_count_as_rows_of_the_transaction(store, table, run, monkeypatch):
+    monkeypatch.setattr("delayedq.pipeline.commands.restore.MOST_ROWS", 3)
+    archive(table, [finished(id_, NOW - 3 * DAY, outcome="failed") for id_ in (1, 2, 3)])
+    archive(table, [finished(id_, NOW - DAY) for id_ in (2, 3)])
+    run("restore", "--since", (NOW - 4 * DAY).isoformat())
+    assert [(one["id"], one["outcome"]) for one in columns()] == [(1, "failed"), (2, "succeeded"), (3, "succeeded")]
+
+
+@ONE_STORE
+def test_the_rows_of_a_restore_are_not_all_held_as_objects(store, table, run):
+    few, many = 1_000, 5_000
+    archive(table, [finished(id_) for id_ in range(few)])
+    archive(table, [finished(id_) for id_ in range(few, few + many)])
+    tracemalloc.start()
+    try:
+        peaks = []
+        for batch in (1, 2):
+            tracemalloc.reset_peak()
+            run("restore", "--batch", batch)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
+    assert FinishedMessage.objects.count() == few + many
+    assert peaks[1] - peaks[0] < 500 * (many - few), peaks
 
 
 @pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
