@@ -1,4 +1,7 @@
-"""A Delta table of what has ended, which a stream keeps minutes behind the queue. Each message is in it once.
+"""A Delta table of what has ended, which a stream keeps minutes behind the queue.
+
+Each message of a PostgreSQL database is in it once. Of other databases ends that were recorded late may be missing: see
+"Streaming" in the pipeline's reference.
 
 Spark writes down in its checkpoint what a batch holds before it runs the batch, and runs it again after a kill. The
 table takes each number of a batch once, in the commit that adds its rows. So both belong together: the checkpoint is a
@@ -7,7 +10,7 @@ directory of the table, which readers of Delta pass over.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
@@ -43,10 +46,12 @@ def stream(spark: SparkSession, address: Address, path: Path, every: timedelta |
     ended = spark.readStream.format("delayedq").options(address=address.reference, columns=COLUMNS).load()
     sink = ended.writeStream.option("checkpointLocation", str(path / CHECKPOINT))
     sink = sink.foreachBatch(lambda frame, number: _add(frame, number, path))
-    timed = (
-        sink.trigger(availableNow=True) if every is None else sink.trigger(processingTime=f"{every.seconds} seconds")
-    )
-    return timed.start()
+    return sink.trigger(**trigger(every)).start()
+
+
+def trigger(every: timedelta | None) -> dict[str, Any]:
+    """When Spark begins a batch: this often (in whole seconds), or as long as there is something to add."""
+    return {"availableNow": True} if every is None else {"processingTime": f"{int(every.total_seconds())} seconds"}
 
 
 def _add(frame: DataFrame, number: int, path: Path) -> None:

@@ -8,13 +8,14 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from example_project.flights.live import CHECKPOINT, add
+from example_project.flights.live import CHECKPOINT, add, trigger
 from tests.pipeline.queued import history
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +38,18 @@ def test_a_batch_that_is_run_again_is_added_once(tmp_path):
     assert not add(rows, 0, tmp_path)
 
     assert ids(tmp_path) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("every", "given"),
+    [
+        (timedelta(seconds=60), {"processingTime": "60 seconds"}),
+        (timedelta(days=1), {"processingTime": "86400 seconds"}),
+        (None, {"availableNow": True}),
+    ],
+)
+def test_the_pause_between_two_batches_may_be_days(every, given):
+    assert trigger(every) == given
 
 
 @contextmanager
