@@ -5,6 +5,7 @@ To have them, add "delayedq.pipeline" to INSTALLED_APPS.
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
+
+from django.db import Error, connections
 
 from delayedq.backend import somewhere
 from delayedq.core.bounds import NAME_LENGTH, is_storable
@@ -22,6 +25,8 @@ from delayedq.tasks import current_message, task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+logger = logging.getLogger("delayedq")
 
 #: Seconds between two checks of whether the lease of this run is still held.
 CHECKED_EVERY = 1.0
@@ -64,11 +69,16 @@ def _run(arguments: list[str]) -> str:
 
 @contextmanager
 def _recorded(step: str) -> Iterator[None]:
-    """What became of this run is in the books, unless another has begun meanwhile."""
+    """What became of this run is in the books, unless another has begun meanwhile.
+
+    A step takes hours, for which no connection is kept: one that is lost meanwhile is not the step's failure. Nor is
+    it if the books can't be written at the end, which is logged.
+    """
     store, message = default_store(), current_message()
     began = store.now()
     new = {"message_id": message.id, "began_at": began, "ended_at": None, "succeeded": False}
     StepRun.objects.update_or_create(step=step, defaults=new)
+    _disconnect()
     succeeded = False
     try:
         yield
@@ -76,7 +86,18 @@ def _recorded(step: str) -> Iterator[None]:
     finally:
         if not message.lease_lost:
             this = StepRun.objects.filter(step=step, message_id=message.id, began_at=began)
-            this.update(ended_at=store.now(), succeeded=succeeded)
+            try:
+                this.update(ended_at=store.now(), succeeded=succeeded)
+            except Error:
+                became = "has succeeded" if succeeded else "has failed"
+                logger.exception("The step %s %s, which could not be recorded.", step, became)
+
+
+def _disconnect() -> None:
+    """Close the connections of this thread that are in no transaction; the next statement opens one."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close()
 
 
 def _wait(process: subprocess.Popen[bytes], file: int) -> int:

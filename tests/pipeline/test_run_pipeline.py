@@ -14,6 +14,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from django.core import mail as mailbox
 from django.core.management import call_command
+from django.db import connections
 
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.exceptions import InvalidOption, PipelineError
@@ -24,6 +25,7 @@ from delayedq.pipeline.models import StepRun
 from delayedq.pipeline.spark.connecting import connect
 from delayedq.store.protocol import ClaimRequest, Finish, Lane
 from delayedq.tasks import current_attempt
+from tests.pipeline.archives import END_CONNECTIONS
 from tests.pipeline.given import history
 
 PIPELINE = Path(__file__).parents[2] / "docs" / "pipeline.md"
@@ -169,6 +171,52 @@ def test_a_step_whose_lease_was_lost_is_ended(held):
         tasks.run_step(["archive", "--help"])
 
     assert StepRun.objects.get().ended_at is None  # whoever has the lease writes it
+
+
+@pytest.fixture
+def meanwhile(held):
+    """Calls what is appended to it, once, when a step has begun and has not ended."""
+    calls = []
+
+    class Message(SimpleNamespace):
+        @property
+        def lease_lost(self):
+            while calls:
+                calls.pop()()
+            return False
+
+    token = current_attempt.set(Message(id=7, progress=held.progress))
+    yield calls
+    current_attempt.reset(token)
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_a_database_that_ends_its_connections_while_a_step_runs_does_not_fail_it(meanwhile, alias):
+    def end_connections():
+        with addressing.address_of(alias) as address, connect(address) as other:
+            other.rows(END_CONNECTIONS)
+
+    meanwhile.append(end_connections)
+
+    assert "usage:" in tasks.run_step(["archive", "--help"])
+    assert not meanwhile
+    assert StepRun.objects.get().succeeded
+
+
+@ONE_DATABASE
+def test_a_step_whose_end_can_not_be_recorded_has_succeeded_and_tells_so(meanwhile, alias, caplog):
+    def rename(*names):
+        with connections[alias].cursor() as cursor:
+            cursor.execute("ALTER TABLE {} RENAME TO {}".format(*map(cursor.db.ops.quote_name, names)))
+
+    names = (StepRun._meta.db_table, "elsewhere")
+    meanwhile.append(lambda: rename(*names))
+
+    try:
+        assert "usage:" in tasks.run_step(["archive", "--help"])
+    finally:
+        rename(*reversed(names))
+    assert "The step archive has succeeded, which could not be recorded." in caplog.text
 
 
 @ONE_DATABASE
