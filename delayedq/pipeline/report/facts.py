@@ -3,7 +3,8 @@
 Each message becomes a few *facts*: rows with the same columns, whose `figure` says what they are of. They are added up
 by their keys, and the sums, which are few, become those of every table and are added up once more. So a report is one
 query with two shuffles, however many tables it has, and no message is read, parsed or kept twice. What comes to the
-driver is what tables and charts show: its size depends neither on the length of the window nor on the number of tasks.
+driver is what tables and charts show: its size does not depend on the length of the window, nor on the number of tasks
+or exceptions.
 
 Percentiles come from sketches: how many durations fell into each bin of a logarithmic scale. This is the DDSketch of
 Masson, Rim and Lee ("DDSketch: a fast and fully-mergeable quantile sketch with relative-error guarantees", VLDB 2019),
@@ -283,6 +284,11 @@ MOST_KINDS = 50
 #: What all other kinds together are called.
 OTHERS = "other tasks"
 
+#: The same of exceptions: those of which most attempts failed.
+MOST_EXCEPTIONS = 50
+
+OTHER_EXCEPTIONS = "other exceptions"
+
 #: A period is cut into this many parts to see how bursty it was.
 PARTS = 60
 
@@ -316,7 +322,7 @@ def counted(messages: DataFrame, window: Window) -> DataFrame:
     that ended in it.
     """
     facts = _added(_placed(_exploded(_attempts(messages), _facts(window), "queue", "kind"), window))
-    return _added(_of_few_kinds(_added(_exploded(facts, _of_tables(window)))))
+    return _added(_of_few_names(_added(_exploded(facts, _of_tables(window)))))
 
 
 def bin_of(seconds: Column) -> Column:
@@ -476,16 +482,28 @@ def _of_tables(window: Window) -> list[Column]:
     ]
 
 
-def _of_few_kinds(sums: DataFrame) -> DataFrame:
-    """The same, of the MOST_KINDS with the most messages, and of all others as OTHERS.
+def _of_few_names(sums: DataFrame) -> DataFrame:
+    """The same, of the MOST_KINDS with the most messages, and of all others as OTHERS; and so of exceptions.
 
-    One task does it, so that it takes no further shuffle: of each kind it reads what a chart can show.
+    One task does it, so that it takes no further shuffle: of each name it reads what a chart can show.
     """
-    messages = F.sum(F.when(F.col("figure") == "retries", F.col("n"))).over(Over.partitionBy("kind"))
-    in_order = Over.orderBy(F.col("kind").isNull(), F.col("messages").desc_nulls_last(), "kind")
-    ranked = sums.coalesce(1).withColumn("messages", messages).withColumn("rank", F.dense_rank().over(in_order))
-    kind = F.when(F.col("kind").isNull() | (F.col("rank") <= MOST_KINDS), F.col("kind")).otherwise(OTHERS)
-    return ranked.withColumn("kind", kind).select(*KEYS, *VALUES)
+    figure, n, label = F.col("figure"), F.col("n"), F.col("label")
+    failed = figure == "failures"
+    kinds = _few(F.col("kind"), F.when(figure == "retries", n), MOST_KINDS, OTHERS, sums.coalesce(1))
+    few = kinds.withColumn("kind", F.col("name"))
+    few = _few(F.when(failed, label), n, MOST_EXCEPTIONS, OTHER_EXCEPTIONS, few)
+    return few.withColumn("label", F.coalesce("name", label)).select(*KEYS, *VALUES)
+
+
+def _few(name: Column, n: Column, most: int, others: str, sums: DataFrame) -> DataFrame:
+    """The sums with a column `name`: it, for the `most` names with the most n, or else `others`. NULL is no name."""
+    named = sums.withColumn("name", name)
+    total = named.withColumn("total", F.sum(n).over(Over.partitionBy("name")))
+    in_order = Over.orderBy(F.col("name").isNull(), F.col("total").desc_nulls_last(), "name")
+    ranked = total.withColumn("rank", F.dense_rank().over(in_order))
+    return ranked.withColumn(
+        "name", F.when(F.col("name").isNotNull() & (F.col("rank") > most), others).otherwise(F.col("name"))
+    )
 
 
 def _sum(figure: str, **columns: Column) -> Column:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from markupsafe import Markup
 
 from delayedq.pipeline.report import charts, words
-from delayedq.pipeline.report.facts import HOUR, moment
+from delayedq.pipeline.report.facts import HOUR, OTHER_EXCEPTIONS, moment
 from delayedq.pipeline.report.tables import ALL, COVERED
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def capacity_notes(figures: ReportFigures) -> list[str]:
 def failures(figures: ReportFigures) -> Markup:
     """What failed, and what trying again made of it."""
     rows = figures.rows("failures")
-    worst = max(rows, key=lambda row: row["attempts"])
+    worst = max(rows, key=lambda row: (row["exception"] != OTHER_EXCEPTIONS, row["attempts"]))
     text = _say(
         "{} failed, and {} for good. The most frequent exception was {} in {}, {} times.",
         words.several(sum(row["attempts"] for row in rows), "attempt"),

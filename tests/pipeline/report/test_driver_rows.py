@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from delayedq.pipeline.report.facts import COLUMNS, MOST_KINDS, OTHERS, Window, counted, timed
+from delayedq.pipeline.report.facts import (
+    COLUMNS,
+    MOST_EXCEPTIONS,
+    MOST_KINDS,
+    OTHER_EXCEPTIONS,
+    OTHERS,
+    Window,
+    counted,
+    timed,
+)
 from delayedq.pipeline.report.tables import tables
 
 SINCE = datetime(2013, 1, 1, tzinfo=UTC)
@@ -14,7 +23,7 @@ MESSAGES = 40_000
 SPANS = 131 / 53
 
 
-def history(spark, years, tasks):
+def history(spark, years, tasks, **columns):
     """Messages all over these years, as many of each task. They wait up to 3 seconds, and run up to 4."""
     seconds = years * YEAR.total_seconds() / MESSAGES
     due = f"timestamp_micros(CAST(({SINCE.timestamp()} + id * {seconds}) * 1e6 AS BIGINT))"
@@ -30,14 +39,14 @@ def history(spark, years, tasks):
         "finished_at": f"{due} + make_interval(0, 0, 0, 0, 0, 0, id % 7 % 4 + id % 5)",
         "metadata": "CAST(NULL AS STRING)",
         "errors": "CAST(NULL AS STRING)",
-    }
+    } | columns
     rows = spark.range(0, MESSAGES, 1, 2)
     return rows.selectExpr("id", *(f"{given[name]} AS {name}" for name in COLUMNS[1:]))
 
 
-def sums(spark, years, tasks):
+def sums(spark, years, tasks, **columns):
     window = Window.between(SINCE, SINCE + years * YEAR)
-    return window, counted(timed(history(spark, years, tasks)), window).toArrow()
+    return window, counted(timed(history(spark, years, tasks, **columns)), window).toArrow()
 
 
 def test_ten_years_of_500_tasks_are_as_few_rows_as_one_year_of_50(spark):
@@ -50,3 +59,17 @@ def test_ten_years_of_500_tasks_are_as_few_rows_as_one_year_of_50(spark):
     assert sum(row["n"] for row in by_kind if row["measure"] == "run") == MESSAGES
     others = [row["n"] for row in by_kind if row["measure"] == "run" and row["kind"] == OTHERS]
     assert others == [MESSAGES * (500 - MOST_KINDS) // 500]
+
+
+def test_of_many_exceptions_the_most_frequent_have_rows_of_their_own(spark):
+    """Of exception 7 as many die as of two others."""
+    record = '[{"attempt":1,"seconds":1,"failed_at":"2013-06-01T00:00:00Z","exception":"app.Error'
+    errors = f"""concat('{record}', if(id % 501 = 500, 7, id % 501), '"}}]')"""
+    window, few = sums(spark, 1, 2, state="'failed'", errors=errors)
+
+    failures = tables(few, window)["failures"].to_pylist()
+    names = {row["exception"] for row in failures}
+    assert len(names) == MOST_EXCEPTIONS + 1
+    assert {"app.Error7", OTHER_EXCEPTIONS} < names
+    assert len(failures) == 2 * len(names)
+    assert sum(row["attempts"] for row in failures) == MESSAGES
