@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 USER = "postgres"
 #: Seconds.
@@ -52,14 +52,16 @@ PGBOUNCER_HERE = {
 
 
 @contextmanager
-def postgresql_socket(*, durable: bool = False, binaries: Path | None = None) -> Iterator[str]:
+def postgresql_socket(
+    *, durable: bool = False, binaries: Path | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[str]:
     """The directory of the socket of a server that runs until the end of the block.
 
-    `binaries` is the directory of another one than the module says.
+    `binaries` is the directory of another one than the module says; `settings` are its parameters.
     """
     with tempfile.TemporaryDirectory(prefix="delayedq-", ignore_cleanup_errors=True) as directory:
         try:
-            server = _start(Path(directory) / "data", binaries)
+            server = _start(Path(directory) / "data", binaries, settings or {})
         except (ImportError, OSError, RuntimeError, AssertionError, subprocess.SubprocessError) as error:
             raise NoServer(f"PostgreSQL did not start: {error!r}") from error
         if not durable:
@@ -93,8 +95,11 @@ def standby_socket(primary: str) -> Iterator[str]:
             server.cleanup()
 
 
-def _start(directory: Path, binaries: Path | None):
+def _start(directory: Path, binaries: Path | None, settings: Mapping[str, str]):
     server = _server(directory, binaries)
+    server.ensure_pgdata_inited()
+    with (directory / "postgresql.auto.conf").open("a") as file:
+        file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
     until = time.monotonic() + STARTUP
     while True:
         try:

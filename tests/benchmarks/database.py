@@ -13,7 +13,7 @@ import django
 from tests.server import USER, postgresql_socket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 
 def measured(measure: Callable[[int, int], None], description: str | None, messages: int, rounds: int) -> None:
@@ -27,12 +27,12 @@ def measured(measure: Callable[[int, int], None], description: str | None, messa
 
 
 @contextmanager
-def migrated() -> Iterator[str]:
+def migrated(settings: Mapping[str, str] | None = None) -> Iterator[str]:
     """The URL of a migrated database on a new server, with Django set up for it.
 
-    PostgreSQL is that of the wheel, with its default configuration (fsync on).
+    PostgreSQL is that of the wheel, with its default configuration (fsync on) but for these settings.
     """
-    with postgresql_socket(durable=True) as socket:
+    with postgresql_socket(durable=True, settings=settings) as socket:
         url = f"postgres://{USER}@/postgres?host={quote(socket, safe='')}"
         os.environ |= {"DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.worker_settings"}
         django.setup()
