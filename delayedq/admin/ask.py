@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 
     from django.db.models import Model
     from django.http import HttpRequest, HttpResponse
+    from django.utils.safestring import SafeString
 
 
 class Ask(NamedTuple):
     """What is asked, and the address to go back to.
 
     keep: on the link that changes nothing, if "Back, change nothing" does not say it. seen: what the page has shown;
-    the form brings it back, for who does only what was seen.
+    the form brings it back, for who does only what was seen. warning: what looks like an error of the user.
     """
 
     verb: str
@@ -40,6 +41,7 @@ class Ask(NamedTuple):
     keep: str = ""
     is_destructive: bool = False
     seen: str = ""
+    warning: SafeString | str = ""
 
 
 class Reply(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import urlencode
 
@@ -9,6 +10,7 @@ from django import forms
 from django.contrib import admin
 from django.http import Http404
 from django.urls import path, reverse
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, pgettext
 
@@ -168,6 +170,11 @@ class StatePages(NamePages, AskingAdmin):
             "may_stop": may(request, "stop_worker"),
         }
 
+    def names_view(self, request: HttpRequest) -> HttpResponse:
+        """The names of tasks: each link pauses one, so they are for who may."""
+        self.demand(request, "pause_queue")
+        return super().names_view(request)
+
     # Pauses
 
     def pause_all_view(self, request: HttpRequest) -> HttpResponse:
@@ -195,7 +202,7 @@ class StatePages(NamePages, AskingAdmin):
         return self.ask(request, Ask(_("Resume"), _("Resume all queues?"), said, _list_url()), do)
 
     def pause_task_view(self, request: HttpRequest) -> HttpResponse:
-        """Pause a task."""
+        """Pause a task. A path that is not registered here is warned of: other processes may run it."""
         self.demand(request, "pause_queue")
         kind, name = _named(request, "task")
         said = _("Workers will claim no more messages of %s until it is resumed. Those that run will finish.") % name
@@ -205,7 +212,8 @@ class StatePages(NamePages, AskingAdmin):
             told = _("Paused: %s.") if did else _("Already paused: %s.")
             return Reply(told % name, did, is_recorded=True)
 
-        return self.ask(request, Ask(_("Pause"), _("Pause %s?") % name, said, _list_url()), do)
+        asked = Ask(_("Pause"), _("Pause %s?") % name, said, _list_url(), warning=_unknown(kind))
+        return self.ask(request, asked, do)
 
     def resume_task_view(self, request: HttpRequest) -> HttpResponse:
         """Resume a task."""
@@ -259,6 +267,19 @@ def _named(request: HttpRequest, parameter: str) -> tuple[str, str]:
     """A name in the address, as it is and as it is shown."""
     name = request.GET.get(parameter, "")
     return name, visible(name)
+
+
+def _unknown(kind: str) -> SafeString | str:
+    """What is said of the path of a task that is not registered here, with a link to the nearest one that is."""
+    if kind in registered:
+        return ""
+    said = _("No task is registered here as %(name)s.") % {"name": visible(kind)}
+    near = get_close_matches(kind, registered, 1)
+    if not near:
+        return said
+    return format_html(
+        '{} {} <a href="?{}">{}</a>', said, _("Did you mean this one?"), urlencode({"task": near[0]}), near[0]
+    )
 
 
 def worker_links(worker: Worker) -> list[tuple[str, str]]:

@@ -97,5 +97,12 @@ def test_names_of_queues_and_workers(operator, store, many_queues):
     assert operator.get(f"{MESSAGES}names/?of=payload").status_code == 404
 
 
-def test_names_are_shown_to_who_may_see_the_list(member):
-    assert member().get(f"{QUEUES}names/?of=task").status_code == 403
+def test_names_are_shown_to_who_may_use_them(member):
+    """Each name of a task on the page of queues is a link that pauses it."""
+    viewer, pauser = member("view_pausedqueue"), member("view_pausedqueue", "pause_queue", name="eve")
+    assert member(name="carl").get(f"{QUEUES}names/?of=task").status_code == 403
+    assert viewer.get(QUEUES).status_code == 200
+    assert "names/?of=task" not in viewer.get(QUEUES).content.decode()
+    assert viewer.get(f"{QUEUES}names/?of=task").status_code == 403
+    assert "names/?of=task" in pauser.get(QUEUES).content.decode()
+    assert pauser.get(f"{QUEUES}names/?of=task").status_code == 200

@@ -39,6 +39,17 @@ def test_a_task_is_paused_explained_and_resumed(operator, store):
     assert said(operator.post(f"{QUEUES}resume-task/?task={ECHO}", follow=True)) == [f"Not paused: {ECHO}."]
 
 
+def test_a_task_that_is_not_registered_is_paused_after_a_warning(operator, store):
+    typo, unknown = ECHO.replace("echo", "ehco"), "other.project.tasks.far"
+    asked = operator.get(f"{QUEUES}pause-task/?task={typo}")
+    assert f"No task is registered here as {typo}. Did you mean this one? {ECHO}" in text_of(asked)
+    assert f'href="?task={ECHO}"' in asked.content.decode()
+    assert "registered here" not in text_of(operator.get(f"{QUEUES}pause-task/?task={ECHO}"))
+    assert "Did you mean" not in text_of(operator.get(f"{QUEUES}pause-task/?task={unknown}"))
+
+    assert said(operator.post(f"{QUEUES}pause-task/?task={unknown}", follow=True)) == [f"Paused: {unknown}."]
+
+
 def test_all_queues_are_paused_and_resumed(operator, store):
     offer(store, "a")
     assert "mail" in text_of(operator.get(f"{QUEUES}pause-all/"))
