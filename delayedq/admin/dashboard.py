@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from itertools import batched
-from math import ceil, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -17,6 +16,7 @@ from django.utils.dateformat import format as formatted
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
+from delayedq.admin import busy_threads
 from delayedq.admin.activity import activity_of
 from delayedq.admin.base import cut, may
 from delayedq.admin.charts import count
@@ -32,6 +32,7 @@ from delayedq.admin.figures import (
     totals_of,
 )
 from delayedq.admin.finished import query_of
+from delayedq.admin.heat import Cell, level
 from delayedq.admin.marks import url_of_task
 from delayedq.admin.moments import when
 from delayedq.admin.task_page import TaskPages
@@ -40,6 +41,7 @@ from delayedq.core.errors import class_of
 from delayedq.limits.admin import name_of
 from delayedq.limits.operator import terms_of
 from delayedq.models import Dashboard
+from delayedq.operations.busy_threads import BusySpan
 from delayedq.operations.figures import (
     MINUTE,
     MOST_TICKS,
@@ -138,20 +140,9 @@ def _duration_row(name: str, one: Durations, span: timedelta) -> DurationRow:
 # The forecast as a heat map: one row per hour with a cell per minute, or one row per day with a cell per hour.
 
 
-LEVELS = 5
-
 HOURS = range(24)
 
 HOUR, SECOND = timedelta(hours=1), timedelta(seconds=1)
-
-
-class Cell(NamedTuple):
-    """`level`: 0 (nothing due) to LEVELS. `title`: its tooltip. `query`: that of the list of its messages."""
-
-    level: int = 0
-    title: str = ""
-    stampede: bool = False
-    query: str = ""
 
 
 class HeatRow(NamedTuple):
@@ -230,11 +221,6 @@ def _by_hour(minutes: Sequence[Minute], most: int, starts: set[datetime]) -> Hea
 def query_between(start: datetime, length: timedelta) -> str:
     """The query of the message list that shows what falls due then."""
     return urlencode({"since": start.isoformat(), "until": (start + length - SECOND).isoformat()})
-
-
-def level(due: int, most: int) -> int:
-    """The square root keeps small counts visible beside large ones."""
-    return ceil(LEVELS * sqrt(due / most)) if due else 0
 
 
 def _of_minute(minute: Minute) -> str:
@@ -372,6 +358,7 @@ class DashboardAdmin(TaskPages):
         return [
             path("forecast/", view(self.forecast_view), name="delayedq_dashboard_forecast"),
             path("durations/", view(self.durations_view), name="delayedq_dashboard_durations"),
+            path("threads/", view(self.threads_view), name="delayedq_dashboard_threads"),
             path("find/", view(self.find_view), name="delayedq_dashboard_find"),
             path("task/", view(self.task_view), name="delayedq_dashboard_task"),
             *super().get_urls(),
@@ -415,6 +402,12 @@ class DashboardAdmin(TaskPages):
         context = {"one_in": round(found.one_in), "tables": tables(found), "tab": "durations"}
         chosen = {"choices": choices(SPANS), "choice_name": "span", "chosen": span}
         return self.page(request, "durations.html", _("Durations"), {**context, **chosen})
+
+    def threads_view(self, request: HttpRequest) -> HttpResponse:
+        self.demand_view(request)
+        span = chosen_in(BusySpan, request.GET.get("span"), BusySpan.DAY)
+        context = busy_threads.context_of(self.store, span, self.store.now())
+        return self.page(request, "threads.html", _("Busy threads"), context)
 
     def forecast_view(self, request: HttpRequest) -> HttpResponse:
         ahead = chosen_in(Ahead, request.GET.get("ahead"), Ahead.DAY)

@@ -9,6 +9,7 @@ from django.utils.translation import gettext_lazy
 
 from delayedq.admin.charts import Chart, Series, count
 from delayedq.operations.browsing import Selection
+from delayedq.operations.busy_threads import BusySpan
 from delayedq.operations.counting import count_live
 from delayedq.operations.figures import Ahead, Figures, Span
 from delayedq.operations.wording import grouped, seconds
@@ -37,7 +38,7 @@ MOST_PRECISE = 100
 
 
 class SpanChoice(NamedTuple):
-    value: Span | Ahead
+    value: Span | Ahead | BusySpan
     label: str
 
     @property
@@ -49,7 +50,7 @@ def choices(labels: Mapping[Any, Any]) -> list[SpanChoice]:
     return [SpanChoice(value, str(label)) for value, label in labels.items()]
 
 
-def chosen_in[E: (Span, Ahead)](choices: type[E], asked: str | None, default: E) -> E:
+def chosen_in[E: (Span, Ahead, BusySpan)](choices: type[E], asked: str | None, default: E) -> E:
     return next((choice for choice in choices if choice.name.lower() == asked), default)
 
 

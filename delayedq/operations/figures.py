@@ -195,7 +195,7 @@ def durations(store: Store, span: Span, now: datetime | None = None) -> Duration
     grid = span.grid(now or store.now())
     stored = operator_store(store.alias).figures
     part, tasks = read_bounded(
-        _ended_between(store, grid.start, grid.end),
+        ended_between(store, grid.start, grid.end),
         (microseconds(grid.start), microseconds(grid.end)),
         read=partial(stored.durations, limit=MOST, by_queue=False),
         size=lambda found: found[0].of_all if found else 0,
@@ -214,7 +214,8 @@ def _scaled(found: Sequence[Durations], part: Sample) -> list[Durations]:
     return [one._replace(ended=part.estimate(one.ended), failed=part.estimate(one.failed)) for one in found]
 
 
-def _ended_between(store: Store, start: datetime, end: datetime) -> QuerySet[Any]:
+def ended_between(store: Store, start: datetime, end: datetime) -> QuerySet[Any]:
+    """The times at which messages ended, in the order of their index."""
     rows = FinishedMessage.objects.using(store.alias).filter(finished_at__gte=start, finished_at__lt=end)
     return rows.order_by("finished_at").values_list("finished_at")
 

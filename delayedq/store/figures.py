@@ -68,6 +68,29 @@ DURATIONS_OF_TASKS = _DURATIONS.format(group="message.kind")
 
 DURATIONS_OF_QUEUES = _DURATIONS.format(group="message.queue")
 
+# When threads were busy, by queue or by worker: for each pair of buckets in which attempts began and ended, how many,
+# and the sums of both moments in seconds from `start` on. What never started has no first bucket. Clocks of hosts
+# differ: what ended before it started took no time. Bare queues have no threads of a worker, and no name here.
+_BUSY = """
+WITH ended AS (
+    SELECT CASE WHEN queue LIKE '%%|%%' THEN NULL ELSE {group} END AS name, started_at, finished_at,
+        CASE WHEN started_at < {{start}} THEN {{start}} WHEN started_at > finished_at THEN finished_at
+            ELSE started_at END AS begun_at
+    FROM {{ended_then}}
+),
+divided AS (
+    SELECT name, {{begun_in}} AS begun_in, {{ended_in}} AS ended_in, {{begun_after}} AS begun_after,
+        {{ended_after}} AS ended_after
+    FROM ended
+)
+SELECT name, begun_in, ended_in, count(*), sum(begun_after), sum(ended_after)
+FROM divided GROUP BY name, begun_in, ended_in
+"""
+
+BUSY_BY_QUEUE = _BUSY.format(group="queue")
+
+BUSY_BY_WORKER = _BUSY.format(group="worker")
+
 # The dead letters have an index of their own.
 DEAD = """
 SELECT {ended_in} AS bucket, count(*)
@@ -117,6 +140,9 @@ def in_words(template: str, dialect: Dialect, only: Iterable[str] = ()) -> str:
         limited=f"message.metadata LIKE '%%\"{METADATA_KEY}\"%%'",
         latency=in_sql(dialect.seconds.format(later="started_at", earlier="scheduled_at")),
         run=dialect.seconds.format(later="finished_at", earlier="started_at"),
+        begun_in=dialect.bucket.format(time="begun_at"),
+        begun_after=dialect.seconds.format(later="begun_at", earlier=dialect.moment.format("start")),
+        ended_after=dialect.seconds.format(later="finished_at", earlier=dialect.moment.format("start")),
         ended_in=dialect.bucket.format(time="finished_at"),
         created_in=dialect.bucket.format(time="created_at"),
         place_due_in=dialect.bucket.format(time="due_at"),
@@ -169,6 +195,21 @@ class Durations(NamedTuple):
     of_all: int
 
 
+class Busy(NamedTuple):
+    """Attempts of a queue, or by a worker, that began in one bucket and ended in another, or the same one.
+
+    `began` and `ended`: the sums of both moments, in seconds after the beginning of the first bucket. Of what never
+    started, all but `number` is None; `name` is "" for bare queues, and where no worker is known.
+    """
+
+    name: str
+    began_in: int | None
+    ended_in: int
+    number: int
+    began: float
+    ended: float
+
+
 class FiguresStore:
     """Of one database. A sample is of `finished_at`, in microseconds since the epoch, or of ids."""
 
@@ -188,6 +229,11 @@ class FiguresStore:
         statement = DURATIONS_OF_QUEUES if by_queue else DURATIONS_OF_TASKS
         rows = self._counted(statement, self._instants(times), limit=limit)
         return [Durations._make([*row[:-1], int(row[-1])]) for row in rows]
+
+    def busy(self, grid: Grid, times: Sample, *, by_worker: bool) -> list[Busy]:
+        """When the last attempts of what ended ran, by queue or by worker."""
+        rows = self.rows(BUSY_BY_WORKER if by_worker else BUSY_BY_QUEUE, grid, self._instants(times))
+        return [Busy(name or "", first, last, n, float(b or 0), float(e or 0)) for name, first, last, n, b, e in rows]
 
     def came_and_ended(self, grid: Grid, times: Sample) -> dict[int, int]:
         """How many of the same messages were created in each bucket."""

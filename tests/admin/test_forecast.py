@@ -6,7 +6,8 @@ import pytest
 from django.utils import timezone
 
 from delayedq import Call, limits
-from delayedq.admin.dashboard import LEVELS, heat_map, level
+from delayedq.admin.dashboard import heat_map
+from delayedq.admin.heat import LEVELS, level
 from delayedq.core.serialization import dumps, loads
 from delayedq.cron.beat import beat
 from delayedq.cron.definitions import definitions, read_stored

@@ -16,6 +16,7 @@ from delayedq.operations import error_groups as grouping
 from delayedq.operations import explain as explaining
 from delayedq.operations import verdict as judging
 from delayedq.operations.browsing import EndedSelection
+from delayedq.operations.busy_threads import BusySpan, busy_threads
 from delayedq.operations.error_groups import error_groups
 from delayedq.operations.explain import Reason, explain
 from delayedq.operations.figures import Ahead, Span, figures, forecast
@@ -153,6 +154,8 @@ ASKED = {
     "dashboard of an hour": (lambda store: figures(store, Span.HOUR, NOW), 35),
     "dashboard of a day": (lambda store: figures(store, Span.DAY, NOW), 35),
     "dashboard of a week": (lambda store: figures(store, Span.WEEK, NOW), 35),
+    "busy threads of a day": (lambda store: busy_threads(store, BusySpan.DAY, NOW), 8),
+    "busy threads of a week": (lambda store: busy_threads(store, BusySpan.WEEK, NOW), 8),
     "forecast of a day": (lambda store: forecast(store, Ahead.DAY, NOW - timedelta(hours=2)), 8),
     "forecast of a week": (lambda store: forecast(store, Ahead.WEEK, NOW - timedelta(hours=2)), 8),
     "queues": (lambda store: queue_states(store, NOW), 6, 2_500),

@@ -111,6 +111,7 @@ def test_who_may_not_see_payloads_meets_them_on_no_page(everything_else, operato
     urls += [f"{MESSAGES}send/?copy={id_}" for id_ in ids] + [f"{MESSAGES}send/?task={ECHO}", f"{HISTORY}errors/"]
     urls += [f"{SCHEDULES}{page}/?name=s" for page in ("schedule", "edit", "delete", "run", "disable")]
     urls += ["/admin/", "/admin/delayedq/", "/admin/delayedq/dashboard/", "/admin/delayedq/dashboard/durations/"]
+    urls.append("/admin/delayedq/dashboard/threads/")
 
     pages = [everything_else.get(url) for url in urls]
     pages += [everything_else.get(url, HTTP_X_DELAYEDQ_FRAGMENT="yes") for url in urls]

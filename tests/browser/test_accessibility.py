@@ -41,6 +41,7 @@ PAGES = {
     "dashboard": "dashboard/",
     "figures": "dashboard/?span=hour",
     "durations": "dashboard/durations/",
+    "threads": "dashboard/threads/?span=hour",
     "forecast": "dashboard/forecast/",
     "find": "dashboard/find/?q=UA15",
     "task": "dashboard/task/?name=tests.app.tasks.remind",
