@@ -3,7 +3,8 @@
 `DELAYEDQ["METADATA_FROM"]` names functions that take the task and return a dict of JSON values, which is added to the
 metadata of each message without a key (one with a key is that of all who offer it: what differs would replace it);
 `DELAYEDQ["AROUND_ATTEMPTS"]` names functions that take what `current_message()` returns, and
-return a context manager in which the task runs. One that raises is logged, and changes nothing else.
+return a context manager in which the task runs. One that raises is logged, and changes nothing else. Where LOGGING has
+an `AttemptHandler`, what it keeps (`delayedq.attempt_log`) is around each attempt, too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from django.core.signals import setting_changed
 from django.dispatch import receiver
 from django.utils.module_loading import import_string
 
+from delayedq.attempt_log import AttemptHandler, KeptLog
 from delayedq.conf import get_settings
 from delayedq.core.metadata import PREFIX, with_own
 
@@ -36,7 +38,8 @@ def enqueue_hooks() -> tuple[Callable[[Any], dict[str, Any]], ...]:
 
 @cache
 def attempt_hooks() -> tuple[Callable[[Any], AbstractContextManager[object]], ...]:
-    return tuple(map(_found, get_settings().AROUND_ATTEMPTS))
+    ours = (KeptLog,) if AttemptHandler.lines else ()
+    return (*ours, *map(_found, get_settings().AROUND_ATTEMPTS))
 
 
 def with_added(metadata: str | None, task: Any) -> str | None:

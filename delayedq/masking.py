@@ -41,7 +41,9 @@ logger = logging.getLogger("delayedq")
 #: Names that no parameter can have: they are keywords of Python.
 RETURN, RAISE = "return", "raise"
 #: What the record of an error has.
-RECORDED = frozenset({"attempt", "failed_at", "seconds", "worker", "exception", "message", "traceback"})
+RECORDED = frozenset(
+    {"attempt", "failed_at", "seconds", "worker", "exception", "message", "traceback", "processor_seconds"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,8 @@ class Hidden(Masking):
 
 def _with_texts(record: dict[str, Any], mask: Callable[[str], str]) -> dict[str, Any]:
     texts = {name: mask(str(record[name])) for name in ("message", "traceback") if record.get(name)}
-    return {**record, **texts}
+    lines = record.get("log")
+    return {**record, **texts, **({"log": [mask(str(line)) for line in lines]} if isinstance(lines, list) else {})}
 
 
 def masking_of(kind: str) -> Masking | None:

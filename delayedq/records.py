@@ -10,6 +10,8 @@ import logging
 
 from django.utils.log import RequireDebugFalse, RequireDebugTrue
 
+from delayedq.attempt_log import AttemptHandler
+
 #: What these filters answer does not depend on the record, and asking them changes nothing.
 _ABOUT_SETTINGS = frozenset({RequireDebugTrue, RequireDebugFalse})
 #: Where Python's own `Logger.callHandlers` is. Libraries that report errors replace it, maybe before this is imported,
@@ -57,7 +59,7 @@ def _drops(handler: logging.Handler) -> bool:
             return False
         if not one.filter(_ANY):  # type: ignore[union-attr]  # it is one of these two
             return _is_plain(type(handler))
-    return type(handler) is logging.NullHandler
+    return type(handler) in {logging.NullHandler, AttemptHandler}  # that leaves out what the tasks framework logs
 
 
 def _is_plain(kind: type[logging.Handler]) -> bool:

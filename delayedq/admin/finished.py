@@ -38,7 +38,7 @@ from delayedq.operations.error_groups import BUCKETS, KNOWN, SHOWN, WIDTH, Error
 from delayedq.operations.group_names import name_of
 from delayedq.operations.lists import ended_list
 from delayedq.operations.reading import of_one_reading
-from delayedq.operations.timeline import records_in
+from delayedq.operations.timeline import log_in, records_in
 from delayedq.operations.wording import grouped, seconds, visible
 from delayedq.sql.waits import waited
 
@@ -264,6 +264,7 @@ class ErrorLine(NamedTuple):
     said: str
     traceback: str
     url: str
+    log: Sequence[str]
 
 
 @admin.register(FinishedMessage)
@@ -385,4 +386,5 @@ def _last_error(ended: FinishedMessage) -> ErrorLine | None:
         return None
     name, said, traceback = (cut(str(records[-1].get(part) or "")) for part in ("exception", "message", "traceback"))
     history = reverse("admin:delayedq_finishedmessage_changelist")
-    return ErrorLine(name, said, traceback, f"{history}?{query_of(ended.fingerprint)}" if ended.fingerprint else "")
+    url = f"{history}?{query_of(ended.fingerprint)}" if ended.fingerprint else ""
+    return ErrorLine(name, said, traceback, url, [visible(line) for line in log_in(records[-1])])

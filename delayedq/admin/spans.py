@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from django.utils.translation import gettext as _
+
 from delayedq.operations.wording import seconds
 
 if TYPE_CHECKING:
@@ -51,7 +53,14 @@ def spans_of(attempts: Sequence[Attempt], due: datetime) -> list[SpanRow]:
         since = min(since, one.start)
         left = min(place(one.start), WIDTH - LEAST)
         width = max(LEAST, place(one.end) - left)
-        told = seconds((one.start - since).total_seconds()), seconds((one.end - one.start).total_seconds())
+        told = seconds((one.start - since).total_seconds()), _ran(one)
         rows.append(SpanRow(one.number, one.state, one.start, *told, min(place(since), left), left, width))
         since = one.end
     return rows
+
+
+def _ran(one: Attempt) -> str:
+    ran = seconds((one.end - one.start).total_seconds())
+    if one.processor is None:
+        return ran
+    return _("%(ran)s, %(processor)s of processor time") % {"ran": ran, "processor": seconds(one.processor)}

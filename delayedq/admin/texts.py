@@ -153,5 +153,10 @@ def about(store: Store, message: Message | FinishedMessage, now: datetime, *, pa
         "queue": visible(message.queue),
         "answers": [answer._replace(text=visible(answer.text)) for answer in explain(message, now)],
         "spans": spans_of(attempts_in(events), message.scheduled_at_initially),
-        "events": [event._replace(detail=cut(event.detail), traceback=cut(event.traceback)) for event in events],
+        "events": [
+            event._replace(
+                detail=cut(event.detail), traceback=cut(event.traceback), log=tuple(visible(line) for line in event.log)
+            )
+            for event in events
+        ],
     }

@@ -27,11 +27,14 @@ def with_error(
     message: str,
     traceback: str = "",
     chain: Sequence[str] = (),
+    log: Sequence[str] = (),
+    processor_seconds: float | None = None,
 ) -> str:
     """Return the stored list with one more record, cut to the last ERRORS_KEPT.
 
     seconds: duration of the attempt; None if nothing ran. exception: the dotted path of its class.
-    chain: what it was raised from, the nearest first.
+    chain: what it was raised from, the nearest first. log: its last lines; processor_seconds: what its thread took;
+    both where they were kept.
     """
     record: dict[str, object] = {
         "attempt": attempt,
@@ -44,6 +47,10 @@ def with_error(
     }
     if chain:
         record["chain"] = list(chain)
+    if log:
+        record["log"] = list(log)
+    if processor_seconds is not None:
+        record["processor_seconds"] = round(processor_seconds, 6)
     return json.dumps([*known_errors(stored), record][-ERRORS_KEPT:])
 
 

@@ -33,7 +33,7 @@ from delayedq.operations.lists import ended_list, live_list
 from delayedq.operations.live_states import state_of
 from delayedq.operations.pauses import paused_now
 from delayedq.operations.sending import by_name
-from delayedq.operations.timeline import ran_for, records_in, timeline
+from delayedq.operations.timeline import log_in, ran_for, records_in, timeline
 from delayedq.operations.wording import both, exact, printable
 from delayedq.steps.store import recorded_steps
 from delayedq.store.operator import Position
@@ -271,6 +271,8 @@ def _lines(about: dict[str, Any]) -> Iterator[str]:
     for record in records_in(about["errors"])[-1:]:
         for line in str(record.get("traceback") or "").splitlines():
             yield f"    {printable(line)}"
+        for line in log_in(record):
+            yield f"  {printable(line)}"
 
 
 def _said(value: Any) -> str:

@@ -74,6 +74,8 @@ class Attempt(NamedTuple):
     start: datetime
     end: datetime
     state: str
+    #: Seconds of processor time, where they were kept.
+    processor: float | None = None
 
 
 class Event(NamedTuple):
@@ -87,6 +89,8 @@ class Event(NamedTuple):
     #: The id of another message, which `detail` names.
     message: int | None = None
     is_failure: bool = False
+    #: The last log lines of an attempt, where they were kept.
+    log: tuple[str, ...] = ()
     #: Where the event is the end of an attempt, or what is known of one that runs.
     attempt: Attempt | None = None
 
@@ -187,6 +191,7 @@ def _attempts(errors: str | None) -> Iterator[Event]:
             str(record.get("traceback") or ""),
             is_failure=True,
             attempt=_failed(record, at),
+            log=log_in(record),
         )
 
 
@@ -195,7 +200,15 @@ def _failed(record: dict[str, Any], at: datetime) -> Attempt | None:
     number, ran = record.get("attempt"), record.get("seconds")
     if not isinstance(number, int) or not isinstance(ran, int | float) or not 0 <= ran <= LONGEST:
         return None
-    return Attempt(number, at - timedelta(seconds=ran), at, "failed")
+    processor = record.get("processor_seconds")
+    known = isinstance(processor, int | float) and 0 <= processor <= LONGEST
+    return Attempt(number, at - timedelta(seconds=ran), at, "failed", processor if known else None)
+
+
+def log_in(record: dict[str, Any]) -> tuple[str, ...]:
+    """The log lines in the record of a failed attempt."""
+    lines = record.get("log")
+    return tuple(map(str, lines)) if isinstance(lines, list) else ()
 
 
 def attempts_in(events: Iterable[Event]) -> list[Attempt]:
@@ -208,6 +221,8 @@ def attempts_in(events: Iterable[Event]) -> list[Attempt]:
         is_same = found and found[-1].number == one.number and one.start <= found[-1].end
         if not is_same:
             found.append(one)
+        elif one.processor is not None:
+            found[-1] = found[-1]._replace(processor=one.processor)
     return sorted(found, key=lambda one: one.start)
 
 

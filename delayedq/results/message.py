@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from django.core import signing
 
 from delayedq import clock
+from delayedq.attempt_log import LENGTH
 from delayedq.compat import TaskError, TaskResult, TaskResultDoesNotExist, task_backends
 from delayedq.core.errors import with_error
 from delayedq.core.other_names import RESULTS, no_attribute
@@ -24,6 +25,7 @@ from delayedq.store.progress import read_progress
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from delayedq.attempt_log import KeptLog
     from delayedq.store.protocol import Claimed
 
 if TYPE_CHECKING:
@@ -163,13 +165,16 @@ class AttemptError(TaskError):  # type: ignore[misc]  # the stubs do not say tha
     """The error of one attempt.
 
     attempt: its number, 1 is the first. failed_at: when it ended. message: its text. chain: the classes and texts of
-    what it was raised from, the nearest first.
+    what it was raised from, the nearest first. log: its last lines, and processor_seconds: what its thread took, where
+    an `AttemptHandler` keeps them.
     """
 
     attempt: int = field(default=0, compare=False)
     failed_at: datetime | None = field(default=None, compare=False)
     message: str = field(default="", compare=False)
     chain: tuple[str, ...] = field(default=(), compare=False)
+    log: tuple[str, ...] = field(default=(), compare=False)
+    processor_seconds: float | None = field(default=None, compare=False)
 
 
 def recorded(stored: str | None) -> list[TaskError]:
@@ -183,13 +188,20 @@ def recorded(stored: str | None) -> list[TaskError]:
             failed_at=datetime.fromisoformat(record["failed_at"]),
             message=record["message"],
             chain=tuple(record.get("chain", ())),
+            log=tuple(record.get("log", ())),
+            processor_seconds=record.get("processor_seconds"),
         )
         for record in records
     ]
 
 
-def errors_with(claimed: Claimed, error: BaseException, worker: str, seconds: float | None) -> str:
-    """The JSON list of the errors of a message, with this one added. `seconds`: duration; None if nothing ran."""
+def errors_with(
+    claimed: Claimed, error: BaseException, worker: str, seconds: float | None, log: KeptLog | None = None
+) -> str:
+    """The JSON list of the errors of a message, with this one added. `seconds`: duration; None if nothing ran.
+
+    `log`: what was kept of the attempt; None: nothing is.
+    """
     mask = error_text(claimed.kind, claimed.payload)
     return with_error(
         claimed.errors,
@@ -201,7 +213,15 @@ def errors_with(claimed: Claimed, error: BaseException, worker: str, seconds: fl
         message=text_of(error, mask),
         chain=chain_of(error, mask),
         traceback=mask(trace_of(error))[-TRACEBACK_LENGTH:],
+        log=[_cut(mask(line)) for line in log.lines] if log else (),
+        processor_seconds=log.processor_seconds if log else None,
     )
+
+
+def _cut(line: str) -> str:
+    """On one line, of LENGTH characters at most."""
+    line = line.replace("\n", " ")
+    return line if len(line) <= LENGTH else f"{line[: LENGTH - 1]}…"
 
 
 def task_error(error: BaseException, mask: Callable[[str], str] = str) -> TaskError:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from contextlib import AbstractContextManager
 
+    from delayedq.attempt_log import KeptLog
     from delayedq.core.progress import Report
     from delayedq.steps.running import Records
     from delayedq.store.protocol import Claimed
@@ -57,6 +58,8 @@ class Attempt:
     records: Records | None = None
     #: When it was claimed; None: its lease is no matter, as in tests of tasks.
     claim: ClaimTimes | None = None
+    #: Its last log lines, where an `AttemptHandler` keeps them.
+    log: KeptLog | None = None
     #: What `delayedq.tracing` says of its span; None: it has none.
     span: Any = None
 

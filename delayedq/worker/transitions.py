@@ -269,4 +269,4 @@ def _errors(ended: AttemptResult) -> str | None:
     if ended.error is None or isinstance(ended.outcome, AskedSnooze | NotStarted):
         return None
     seconds = None if ended.started is None else ended.finished - ended.started
-    return results.errors_with(ended.attempt.claimed, ended.error, ended.attempt.worker, seconds)
+    return results.errors_with(ended.attempt.claimed, ended.error, ended.attempt.worker, seconds, ended.attempt.log)
