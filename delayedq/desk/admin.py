@@ -11,12 +11,13 @@ from django.urls import include, path
 from django.utils.translation import gettext_lazy as _
 
 from delayedq.core.bounds import is_storable
-from delayedq.desk import automation_page, rules
+from delayedq.desk import automation_page, replies, rules
 from delayedq.desk.display import text_of
 from delayedq.desk.ends import shown_result
 from delayedq.desk.errors import DeskError, NotAllowed
-from delayedq.desk.models import HELD, Automation, DeskQueue, Item, Skill
+from delayedq.desk.models import HELD, Automation, DeskQueue, Item, ReplyTemplate, Skill
 from delayedq.desk.open_items import queues_of
+from delayedq.desk.replies import desk_kinds
 from delayedq.desk.urls import app_name, pages
 from delayedq.tasks import registered
 
@@ -176,6 +177,33 @@ def _of_user(form: Any, request: HttpRequest) -> Any:
 class DeskQueueAdmin(ListAdmin):
     list_display = ("queue", "capacity", "escalate_to")
     filter_horizontal = ("groups",)
+
+
+class ReplyTemplateForm(AnyForm):
+    """It refuses what no form of a task could take."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "kind" in self.fields:  # as it was, if its task is gone
+            kinds = sorted({*desk_kinds(), self.instance.kind} - {""})
+            self.fields["kind"] = forms.ChoiceField(
+                label=_("task"), choices=[("", "-"), *((kind, kind) for kind in kinds)]
+            )
+
+    def clean(self) -> Any:
+        given = super().clean() or {}
+        if given.get("kind") and given.get("field"):
+            for field, text in replies.problems(given["kind"], given["field"], given.get("text", "")).items():
+                self.add_error(field, text)
+        return given
+
+
+@admin.register(ReplyTemplate)
+class ReplyTemplateAdmin(ListAdmin):
+    form = ReplyTemplateForm
+    list_display = ("name", "kind", "field")
+    search_fields = ("name", "kind")
+    ordering = ("kind", "field", "name")
 
 
 @admin.register(Skill)

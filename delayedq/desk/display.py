@@ -20,7 +20,7 @@ from delayedq.tasks import parameters_of, registered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from delayedq.desk.models import Item, ItemChange
 
@@ -46,13 +46,16 @@ DONE = {
 
 
 class ItemRow(NamedTuple):
-    """An item in a list. `name`: its key, or the number of its message. `about`: its arguments in one line."""
+    """An item in a list. `name`: its key, or the number of its message. `about`: its arguments in one line. `left`: of
+    its clock, if that is paused.
+    """
 
     item: Item
     name: str
     state: State
     is_late: bool
     about: str
+    left: timedelta | None
 
 
 class ItemCall(NamedTuple):
@@ -83,24 +86,30 @@ def rows_of(items: Iterable[Item], now: datetime) -> list[ItemRow]:
             state_at(item, now),
             item.is_open and item.due_at is not None and item.due_at <= now,
             about.get(item.message_id, ""),
+            item.clock_left(now),
         )
         for item in found
     ]
 
 
 class ItemStep(NamedTuple):
-    """A line of the history of an item. `what`: a sentence; `until` and `why`: of a postponement, or a rejection."""
+    """A line of the history of an item. `what`: a sentence; `until`, `why` and whether the clock is paused: of a
+    postponement, or a rejection.
+    """
 
     at: datetime
     what: str
     until: datetime | None
     why: str
+    is_clock_paused: bool
 
 
 def history_of(item: Item) -> list[ItemStep]:
     """What was done with it, the oldest first: the latest HISTORY lines."""
     rows = list(item.changes.select_related("by", "holder").order_by("-at", "-id")[:HISTORY])
-    return [ItemStep(row.at, _sentence(row), row.until, text_of(row.why)) for row in reversed(rows)]
+    return [
+        ItemStep(row.at, _sentence(row), row.until, text_of(row.why), row.is_clock_paused) for row in reversed(rows)
+    ]
 
 
 def _sentence(change: ItemChange) -> str:

@@ -61,7 +61,10 @@ def is_visit(item: Item, desk: Desk, moment: datetime) -> bool:
 
 
 def _due(item: Item, desk: Desk) -> list[datetime]:
-    return [] if item.due_at is None else [item.due_at - desk.warn_before, item.due_at]
+    if item.due_at is None:
+        return []
+    warned = item.due_at - desk.warn_before
+    return [max(warned, item.until) if item.is_clock_paused and item.until else warned, item.due_at]
 
 
 # Ends
@@ -229,6 +232,18 @@ def bring_forward(item: Item) -> None:
     seen = Seen._make(getattr(message, name) for name in Seen._fields)
     if seen.scheduled_at > (now := store.now()):
         operator_store(store.alias).move([Move(seen, now, seen.queue, seen.priority)])
+
+
+def move_due(item: Item, desk: Desk, by: timedelta, now: datetime, *, is_paused: bool) -> None:
+    """Let it be due later (or earlier) by this much, as its clock is paused (or goes on), and be visited in time."""
+    store, message = store_for(item._state.db or "default"), _message_of(item)  # noqa: SLF001
+    is_put_off = message is not None and _is_put_off(item, message)
+    assert item.due_at is not None
+    item.due_at, item.is_clock_paused = item.due_at + by, is_paused
+    if message is not None and is_put_off:
+        seen = Seen._make(getattr(message, name) for name in Seen._fields)
+        when = next_visit(item, desk, now, deadline_of(message, task_at(item.kind)))
+        operator_store(store.alias).move([Move(seen, when, seen.queue, seen.priority)])
 
 
 def _is_put_off(item: Item, message: Message) -> bool:

@@ -43,3 +43,9 @@ class InvalidPostponement(DeskError, ValueError):
     """A time that is not aware, is past, or is more than ten years ahead."""
 
     field = "until"
+
+
+class LateAlready(DeskError, ValueError):
+    """An item whose due time has passed: its clock cannot be paused any more."""
+
+    field = "pause_clock"

@@ -27,7 +27,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
 from delayedq.core.serialization import loads
-from delayedq.desk import assignment, automation_page, ends, rules
+from delayedq.desk import assignment, automation_page, ends, replies, rules
 from delayedq.desk import figures as counted
 from delayedq.desk.display import call_of, history_of, name_of, state_at, text_of
 from delayedq.desk.errors import DeskError, InvalidDecision
@@ -106,10 +106,17 @@ class PostponeForm(forms.Form):
         widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M"),
     )
     why = forms.CharField(label=gettext_lazy("Why"), max_length=2_000, required=False)
+    pause_clock = forms.BooleanField(
+        label=gettext_lazy("Pause its clock"),
+        help_text=gettext_lazy("It waits for somebody else: its due time moves on by as long as it is postponed."),
+        required=False,
+    )
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, has_clock: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["until"].help_text = timezone.get_current_timezone_name()
+        if not has_clock:
+            del self.fields["pause_clock"]
 
 
 class SendBackForm(forms.Form):
@@ -267,6 +274,8 @@ def attached(request: HttpRequest, pk: int, comment: int, site: Any = None) -> F
 def act(request: HttpRequest, pk: int, verb: str, site: Any = None) -> HttpResponse:
     """Call one verb. What it refuses is shown, and nothing was changed."""
     item = _seen(request, pk)
+    if verb == "finish" and replies.INSERT in request.POST:
+        return _inserted(request, site, item)
     form = None if verb in PLAIN else _form(verb, item, request)
     if form is not None and not form.is_valid():
         return _page(request, site, item, status=422, **{verb: form})
@@ -281,6 +290,13 @@ def act(request: HttpRequest, pk: int, verb: str, site: Any = None) -> HttpRespo
         _add(form, refused)
         return _page(request, site, _seen(request, pk), status=422, **{verb: form})
     return _done(request, item, verb)
+
+
+def _inserted(request: HttpRequest, site: Any, item: Item) -> HttpResponse:
+    """The page again, with what was typed and the template that was chosen; nothing is decided."""
+    chosen = replies.ChooseForm(request.POST, kind=item.kind)
+    form = replies.filled(_forms(item)["finish"], request, chosen)
+    return _page(request, site, item, 200 if chosen.is_valid() else 422, chosen=chosen, finish=form)
 
 
 def _done(request: HttpRequest, item: Item, verb: str) -> HttpResponse:
@@ -329,7 +345,7 @@ def _do(request: HttpRequest, item: Item, verb: str, form: Any) -> None:
         case "assign":
             item.assign(form.cleaned_data["user"], by=user)
         case "postpone":
-            item.postpone(form.cleaned_data["until"], form.cleaned_data["why"], by=user)
+            item.postpone(**form.cleaned_data, by=user)
         case "send_back":
             item.send_back(form.cleaned_data["why"], by=user)
         case "finish":
@@ -350,7 +366,7 @@ def _forms(item: Item) -> dict[str, Any]:
     """The classes of the forms, by verb."""
     return {
         "finish": _desk(item).form or ResultForm,
-        "postpone": PostponeForm,
+        "postpone": partial(PostponeForm, has_clock=item.due_at is not None),
         "send_back": SendBackForm,
         "assign": partial(AssignForm, queue=item.queue),
         "comment": CommentForm,
@@ -366,7 +382,9 @@ def _add(form: Any, refused: DeskError) -> None:
         form.add_error(refused.field if refused.field in form.fields else None, str(refused))
 
 
-def _page(request: HttpRequest, site: Any, item: Item, status: int = 200, **given: Any) -> HttpResponse:
+def _page(
+    request: HttpRequest, site: Any, item: Item, status: int = 200, chosen: Any = None, **given: Any
+) -> HttpResponse:
     now = store_for(item._state.db).now()  # noqa: SLF001
     call = call_of(item)
     holder = item.held_by(now)
@@ -384,6 +402,7 @@ def _page(request: HttpRequest, site: Any, item: Item, status: int = 200, **give
         "state": state_at(item, now),
         "is_late": item.is_open and item.due_at is not None and item.due_at <= now,
         "is_mine": holder == request.user.pk,
+        "clock_left": item.clock_left(now),
         "is_held": holder is not None,
         "renew_every": _renew_every(_desk(item)),
         "reviewing": reviewing,
@@ -397,6 +416,7 @@ def _page(request: HttpRequest, site: Any, item: Item, status: int = 200, **give
         "comments": item.comments.select_related("by").order_by("at"),
         "may": may,
         "forms": forms,
+        "replies": (chosen or replies.offered(item.kind)) if holder == request.user.pk else None,
         "refused": refused,
         "error": _said(forms[refused]) if refused not in {"", *offered} else "",
         "typed": typed_in(forms[refused]) if refused not in {"", *offered} else [],
@@ -422,6 +442,8 @@ def _filled(item: Item, may: Mapping[str, bool]) -> dict[str, Any]:
 def _focus(form: Any) -> None:
     """Where the reader begins to type: at the first field that is refused, or else at the first one."""
     fields = [field for field in form if not field.is_hidden]
+    if any("autofocus" in field.field.widget.attrs for field in fields):
+        return
     for field in [one for one in fields if one.errors][:1] or fields[:1]:
         field.field.widget.attrs["autofocus"] = True
 

@@ -18,6 +18,8 @@ from delayedq.desk.options import Mode
 from delayedq.models.message import Now
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from django.contrib.auth.base_user import AbstractBaseUser
 
     from delayedq.desk import verbs
@@ -163,6 +165,9 @@ class Item(models.Model):
     )
     due_at = models.DateTimeField(_("due"), null=True, blank=True)
     due_or_last = DueOrLast(default=LAST, editable=False)
+    is_clock_paused = models.BooleanField(
+        _("clock paused"), default=False, help_text=_("Its due time has moved on by its postponement.")
+    )
     warned_at = models.DateTimeField(_("warned"), null=True, blank=True)
     escalated_at = models.DateTimeField(_("escalated"), null=True, blank=True)
     escalated_from = models.CharField(
@@ -240,6 +245,13 @@ class Item(models.Model):
         """The id of the user who holds it at this moment; None: nobody does."""
         return self.holder_id if self.state in HELD and self.until is not None and self.until > now else None
 
+    def clock_left(self, now: datetime) -> timedelta | None:
+        """How much time is left of a clock that is paused at this moment; None: it runs, or there is none."""
+        is_paused = self.is_clock_paused and self.state == State.POSTPONED
+        if not is_paused or self.due_at is None or self.until is None or self.until <= now:
+            return None
+        return self.due_at - self.until
+
     if TYPE_CHECKING:  # it is given them when the app is loaded, as they know items, and items nothing of them
         take, assign, unassign, renew = verbs.take, verbs.assign, verbs.unassign, verbs.renew
         postpone, finish, approve, send_back = verbs.postpone, verbs.finish, verbs.approve, verbs.send_back
@@ -298,6 +310,25 @@ class Skill(models.Model):
         return f"{self.user}: {self.name}"
 
 
+class ReplyTemplate(models.Model):
+    """A text that whoever decides an item of a task may put into a field of its form."""
+
+    kind = models.CharField(_("task"), max_length=NAME_LENGTH, help_text=_("The path of the task."))
+    field = models.CharField(_("field"), max_length=NAME_LENGTH, help_text=_("The name of a text field of its form."))
+    name = models.CharField(_("name"), max_length=NAME_LENGTH)
+    text = models.TextField(_("text"))
+
+    class Meta:
+        verbose_name = _("reply template")
+        verbose_name_plural = _("reply templates")
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["kind", "field", "name"], name="delayedq_desk_one_template")
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
 #: How many bytes of the name of a file are kept: with its folders it fits into its column, and into a file system.
 FILE_NAME_LENGTH = 70
 
@@ -340,6 +371,7 @@ class ItemChange(models.Model):
     is_by_code = models.BooleanField(default=False, help_text="No user did it, also none who was deleted since.")
     holder = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     until = models.DateTimeField(null=True, help_text="Of a postponement.")
+    is_clock_paused = models.BooleanField(default=False, help_text="Of a postponement: its due time moved with it.")
     why = models.TextField(blank=True, default="")
 
     class Meta:

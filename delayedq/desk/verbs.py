@@ -20,7 +20,7 @@ from delayedq.core.progress import Progress, checked
 from delayedq.core.serialization import dumps
 from delayedq.desk import ends, rules, signals
 from delayedq.desk.agreement import drawn
-from delayedq.desk.errors import InvalidDecision, InvalidPostponement, NotAllowed, NotOpen, Replaced, Taken
+from delayedq.desk.errors import InvalidDecision, InvalidPostponement, LateAlready, NotAllowed, NotOpen, Replaced, Taken
 from delayedq.desk.models import HELD, Comment, Item, ItemChange, State
 from delayedq.exceptions import NotStorable, UnknownTask
 from delayedq.store import store_for
@@ -64,7 +64,7 @@ def unassign(self: Item, by: Any = None) -> None:
     """Give it back: it waits for anybody. Its holder may, and who may assign; they also end a postponement."""
     with _changed(self, "unassign", by) as (item, now):
         _demand_held(self, item, by, now, or_may="assign")
-        _free(item, State.WAITING)
+        _free(item, State.WAITING, now)
 
 
 def renew(self: Item, by: Any) -> datetime:
@@ -79,10 +79,11 @@ def renew(self: Item, by: Any) -> datetime:
     return self.until
 
 
-def postpone(self: Item, until: datetime, why: str = "", by: Any = None) -> None:
+def postpone(self: Item, until: datetime, why: str = "", by: Any = None, *, pause_clock: bool = False) -> None:
     """Nobody may take it before `until`, when it waits again. Raises InvalidPostponement.
 
-    `until` is an aware datetime, in the future and at most ten years ahead.
+    `until` is an aware datetime, in the future and at most ten years ahead. `pause_clock`: somebody else has to answer,
+    so its due time moves on by as long as it is postponed. Raises LateAlready if the item is late.
     """
     with _changed(self, "postpone", by) as (item, now):
         if until.utcoffset() is None or until <= now:
@@ -90,8 +91,12 @@ def postpone(self: Item, until: datetime, why: str = "", by: Any = None) -> None
         if until - now > FURTHEST:
             raise InvalidPostponement(_("A follow-up date is at most ten years ahead."))
         _demand_held(self, item, by, now)
-        _free(item, State.POSTPONED)
+        _free(item, State.POSTPONED, now)
         item.until, item.why = until, why
+        if pause_clock and item.due_at is not None:
+            if item.due_at <= now:
+                raise LateAlready(_("It is late already: its clock cannot be paused."))
+            ends.move_due(item, _desk(item), until - now, now, is_paused=True)
 
 
 def report(self: Item, done: float, total: float | None = None, note: str = "", by: Any = None) -> None:
@@ -129,7 +134,7 @@ def approve(self: Item, by: Any = None) -> None:
     with _changed(self, "approve", by) as (item, now):
         _demand_review(self, item, by)
         item.reviewed_by = by
-        _free(item, State.DONE)
+        _free(item, State.DONE, now)
         ends.close(item, _desk(item), now)
 
 
@@ -142,7 +147,7 @@ def send_back(self: Item, why: str, by: Any = None) -> None:
         _demand_review(self, item, by)
         maker = item.decided_by
         item.reviewed_by, item.rejections, item.why = by, item.rejections + 1, why
-        _free(item, State.WAITING)
+        _free(item, State.WAITING, now)
         if maker is not None and rules.may(maker, "take", item.queue, item._state.db):  # noqa: SLF001
             _hold(item, maker, now)
             item.state = State.REJECTED
@@ -206,6 +211,7 @@ def _note(item: Item, verb: str, by: Any, now: datetime) -> None:
         is_by_code=by is None,
         holder=item.holder,
         until=item.until if verb == "postpone" else None,
+        is_clock_paused=item.is_clock_paused,
         why=item.why if verb in {"postpone", "send_back"} else "",
     )
 
@@ -249,23 +255,33 @@ def _end_or_review(item: Item, desk: Desk, now: datetime) -> None:
     review = desk.review if item.truth is None else None
     if item.rejections or (review is not None and drawn(item.message_id, "review") < review.share):
         ends.demand_current(item)
-        _free(item, State.REVIEW)
+        _free(item, State.REVIEW, now)
     else:
-        _free(item, State.DONE)
+        _free(item, State.DONE, now)
         ends.close(item, desk, now)
 
 
 def _hold(item: Item, user: Any, now: datetime) -> None:
     if item.held_by(now) != user.pk:
+        _resume(item, now)
         item.state, item.assigned_at = State.ASSIGNED, now
         item.assignment += 1
     item.holder = user  # also if it is the same, so that pages need not read them: they may be deleted the next moment
     item.until = now + _desk(item).hold
 
 
-def _free(item: Item, state: str) -> None:
+def _free(item: Item, state: str, now: datetime) -> None:
+    _resume(item, now)
     item.state, item.holder, item.until = state, None, None
     item.assignment += 1
+
+
+def _resume(item: Item, now: datetime) -> None:
+    """Its clock goes on: of a postponement that ends early, the due time does not move on by the rest."""
+    if item.clock_left(now) is not None:
+        assert item.until is not None
+        ends.move_due(item, _desk(item), now - item.until, now, is_paused=False)
+    item.is_clock_paused = False
 
 
 def _demand_open(item: Item, states: set[Any]) -> None:

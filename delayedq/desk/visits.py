@@ -243,12 +243,16 @@ def _look_after(item: Item, desk: Desk, now: datetime) -> None:
     """Warn before it is due; what is late goes to another queue, if its own says so. Both are told once: `warned_at` is
     when the last of them was.
     """
-    if not item.is_open or item.due_at is None:
+    if not item.is_open or item.due_at is None or item.clock_left(now) is not None:
         return
     rows = Item.objects.using(item._state.db).open().filter(pk=item.pk)  # noqa: SLF001
     if item.due_at <= now:
         _tell_late(rows, item, now)
-    elif item.due_at - desk.warn_before <= now and rows.filter(warned_at=None).update(warned_at=now):
+    elif (
+        item.clock_left(now) is None
+        and item.due_at - desk.warn_before <= now
+        and rows.filter(warned_at=None).update(warned_at=now)
+    ):
         signals.tell(signals.item_due_soon, item)
 
 

@@ -9,7 +9,7 @@ import delayedq.desk.models
 
 # Texts compare exactly, and may have any character, whatever the database's own collation is: as in `delayedq`.
 COLLATION = "ALTER TABLE delayedq_desk_{} CONVERT TO CHARACTER SET utf8mb4 COLLATE {}"
-TABLES_WITH_NAMES = ("item", "deskqueue", "automation", "skill", "comment", "itemchange")
+TABLES_WITH_NAMES = ("item", "deskqueue", "automation", "skill", "comment", "itemchange", "replytemplate")
 
 
 def set_collation(apps: Any, schema_editor: Any) -> None:
@@ -79,6 +79,7 @@ class Migration(migrations.Migration):
                 ('replaced_at', models.DateTimeField(blank=True, help_text='When it was opened anew: its message changed.', null=True, verbose_name='opened anew')),
                 ('due_at', models.DateTimeField(blank=True, null=True, verbose_name='due')),
                 ('due_or_last', delayedq.desk.models.DueOrLast(default=datetime.datetime(9999, 1, 1, 0, 0, tzinfo=datetime.timezone.utc), editable=False)),
+                ('is_clock_paused', models.BooleanField(default=False, help_text='Its due time has moved on by its postponement.', verbose_name='clock paused')),
                 ('warned_at', models.DateTimeField(blank=True, null=True, verbose_name='warned')),
                 ('escalated_at', models.DateTimeField(blank=True, null=True, verbose_name='escalated')),
                 ('escalated_from', models.CharField(blank=True, help_text='The queue of its message, which has stayed there.', max_length=200, null=True, verbose_name='escalated from')),
@@ -140,6 +141,7 @@ class Migration(migrations.Migration):
                 ('verb', models.CharField(help_text='As `item_changed` says it.', max_length=10)),
                 ('is_by_code', models.BooleanField(default=False, help_text='No user did it, also none who was deleted since.')),
                 ('until', models.DateTimeField(help_text='Of a postponement.', null=True)),
+                ('is_clock_paused', models.BooleanField(default=False, help_text='Of a postponement: its due time moved with it.')),
                 ('why', models.TextField(blank=True, default='')),
                 ('by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('holder', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
@@ -147,6 +149,20 @@ class Migration(migrations.Migration):
             ],
             options={
                 'default_permissions': (),
+            },
+        ),
+        migrations.CreateModel(
+            name='ReplyTemplate',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('kind', models.CharField(help_text='The path of the task.', max_length=200, verbose_name='task')),
+                ('field', models.CharField(help_text='The name of a text field of its form.', max_length=200, verbose_name='field')),
+                ('name', models.CharField(max_length=200, verbose_name='name')),
+                ('text', models.TextField(verbose_name='text')),
+            ],
+            options={
+                'verbose_name': 'reply template',
+                'verbose_name_plural': 'reply templates',
             },
         ),
         migrations.AddIndex(
@@ -192,6 +208,10 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name='skill',
             constraint=models.UniqueConstraint(fields=('user', 'name'), name='delayedq_desk_one_skill'),
+        ),
+        migrations.AddConstraint(
+            model_name='replytemplate',
+            constraint=models.UniqueConstraint(fields=('kind', 'field', 'name'), name='delayedq_desk_one_template'),
         ),
         migrations.RunPython(set_collation, migrations.RunPython.noop, atomic=False),
     ]

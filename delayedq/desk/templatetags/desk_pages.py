@@ -91,6 +91,13 @@ def late() -> SafeString:
     return format_html('<span class="dq-pill dq-pill-failed">{}</span>', _("late"))
 
 
+@register.simple_tag
+def paused_clock(left: timedelta) -> SafeString:
+    """A due time whose clock stands still: what is left of it."""
+    text = _("%(time)s left") % {"time": span(left)}
+    return format_html('<span class="dq-pill dq-pill-paused">{}</span> {}', _("clock paused"), text)
+
+
 @register.filter
 def short(kind: str) -> str:
     """The last part of the path of a task."""
