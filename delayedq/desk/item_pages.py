@@ -17,7 +17,7 @@ from django.contrib.auth.models import Permission, PermissionsMixin
 from django.db.models import Q
 from django.forms.fields import InvalidJSONInput
 from django.http import FileResponse, Http404, HttpResponse, HttpResponseRedirect
-from django.shortcuts import get_object_or_404
+from django.shortcuts import get_object_or_404, render
 from django.template.loader import select_template
 from django.utils import timezone
 from django.utils.http import urlencode
@@ -27,7 +27,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
 from delayedq.core.serialization import loads
-from delayedq.desk import assignment, automation_page, ends, replies, rules
+from delayedq.desk import assignment, automation_page, ends, presence, replies, rules
 from delayedq.desk import figures as counted
 from delayedq.desk.display import call_of, history_of, name_of, state_at, text_of
 from delayedq.desk.errors import DeskError, InvalidDecision
@@ -256,6 +256,16 @@ def one(request: HttpRequest, pk: int, site: Any = None) -> HttpResponse:
 
 @never_cache
 @require_safe
+def present(request: HttpRequest, pk: int, site: Any = None) -> HttpResponse:  # noqa: ARG001
+    """Who else has the item open, as a part of its page: which asks for it again and again."""
+    item = _seen(request, pk)
+    now = store_for(item._state.db).now()  # noqa: SLF001
+    others = presence.others(item, request.user, now) if item.is_open else []
+    return render(request, "delayedq/desk/_present.html", {"others": others})
+
+
+@never_cache
+@require_safe
 def attached(request: HttpRequest, pk: int, comment: int, site: Any = None) -> FileResponse:  # noqa: ARG001
     """The file of a comment, for who may see its item: it is saved and not shown, as people attach anything."""
     found = get_object_or_404(_seen(request, pk).comments.exclude(attachment=""), pk=comment)
@@ -403,6 +413,8 @@ def _page(
         "is_late": item.is_open and item.due_at is not None and item.due_at <= now,
         "is_mine": holder == request.user.pk,
         "clock_left": item.clock_left(now),
+        "others": presence.others(item, request.user, now) if item.is_open else [],
+        "live_from": link(request, "present", item.pk),
         "is_held": holder is not None,
         "renew_every": _renew_every(_desk(item)),
         "reviewing": reviewing,

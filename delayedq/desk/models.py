@@ -329,6 +329,39 @@ class ReplyTemplate(models.Model):
         return self.name
 
 
+class SavedView(models.Model):
+    """The filters of the team desk that a user has kept by a name."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
+    name = models.CharField(max_length=NAME_LENGTH)
+    queue = models.CharField(max_length=NAME_LENGTH, blank=True)
+    only = models.CharField(max_length=10, blank=True, help_text="One of the states that the team desk filters by.")
+    text = models.CharField(max_length=KEY_LENGTH, blank=True, help_text="What is searched for.")
+
+    class Meta:
+        default_permissions = ()
+        constraints: ClassVar = [models.UniqueConstraint(fields=["user", "name"], name="delayedq_desk_one_view")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Presence(models.Model):
+    """Who had the page of an item open, since when, and at which moment last."""
+
+    item = models.ForeignKey(Item, models.CASCADE, related_name="+")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
+    since = models.DateTimeField()
+    at = models.DateTimeField()
+
+    class Meta:
+        default_permissions = ()
+        constraints: ClassVar = [models.UniqueConstraint(fields=["item", "user"], name="delayedq_desk_one_presence")]
+
+    def __str__(self) -> str:
+        return f"{self.user}: {self.item}"
+
+
 #: How many bytes of the name of a file are kept: with its folders it fits into its column, and into a file system.
 FILE_NAME_LENGTH = 70
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from django.contrib.auth.decorators import login_required
 from django.urls import path
 
-from delayedq.desk import item_pages, views
+from delayedq.desk import item_pages, saved_views, views
 from delayedq.desk.typed import keeps_typed
 
 if TYPE_CHECKING:
@@ -26,12 +26,14 @@ def pages(site: Any = None) -> list[URLPattern]:
         "team": ("team/", views.team),
         "deal": ("team/deal/", item_pages.deal),
         "assign": ("team/assign/", item_pages.assign_ticked),
+        "view": ("team/view/", saved_views.save_view),
         "review": ("review/", views.review),
         "figures": ("figures/", views.figures),
         "automation": ("automation/", views.automation),
         "mode": ("automation/mode/", item_pages.set_mode),
         "item": ("<int:pk>/", item_pages.one),
         "file": ("<int:pk>/file/<int:comment>/", item_pages.attached),
+        "present": ("<int:pk>/present/", item_pages.present),
         "act": ("<int:pk>/<slug:verb>/", item_pages.act),
     }
     views_ = {name: guarded(view) for name, (_, view) in routes.items()} | {"act": keeps_typed(guarded, item_pages.act)}

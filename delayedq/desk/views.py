@@ -7,23 +7,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from django.utils.http import urlencode
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from delayedq.desk import automation_page, open_items, rules
 from delayedq.desk import figures as counted
 from delayedq.desk.display import rows_of
-from delayedq.desk.frames import asked_queue, asked_text, framed
+from delayedq.desk.frames import asked_queue, asked_text, framed, link
 from delayedq.desk.item_pages import DEALT_AT_ONCE, AssignForm
-from delayedq.desk.models import HELD, State
+from delayedq.desk.models import HELD, SavedView, State
 from delayedq.operations.counting import Count, bounded_rows
 from delayedq.store import store_for
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from django.http import HttpRequest, HttpResponse
+    from django.http import HttpRequest, HttpResponse, QueryDict
 
 #: How many rows a page shows.
 SHOWN = 50
@@ -31,6 +33,38 @@ SHOWN = 50
 COUNTED = 1_000
 #: Those whose items end, with their states: they are shown in that order.
 ENDING_FILTERS = {"assigned": HELD, "postponed": (State.POSTPONED,)}
+
+
+#: How many views a user may save.
+MOST_VIEWS = 50
+#: What the team desk filters by, besides queues.
+FILTERS = {
+    "": gettext_lazy("all"),
+    "unassigned": gettext_lazy("unassigned"),
+    "assigned": gettext_lazy("assigned"),
+    "postponed": gettext_lazy("postponed"),
+    "in_review": gettext_lazy("pending review"),
+    "late": gettext_lazy("late"),
+}
+
+
+class TeamFilters(NamedTuple):
+    """What the team desk shows: of a queue, of a state, of a search; empty texts for all."""
+
+    queue: str = ""
+    only: str = ""
+    text: str = ""
+
+    @property
+    def asked(self) -> dict[str, str]:
+        """As a query string has it."""
+        return {name: value for name, value in zip(("queue", "only", "q"), self, strict=True) if value}
+
+
+def filters_in(given: QueryDict) -> TeamFilters:
+    """Those that a request names; what no filter is, is none."""
+    only = given.get("only", "")
+    return TeamFilters(asked_queue(given), only if only in FILTERS else "", asked_text(given))
 
 
 class OpenQueue(NamedTuple):
@@ -85,12 +119,19 @@ def _waiting(user: Any, items: Any) -> list[OpenQueue]:
 @require_safe
 def team(request: HttpRequest, site: Any = None) -> HttpResponse:
     """What is open, and who holds it."""
+    return team_page(request, site, filters_in(request.GET))
+
+
+def team_page(
+    request: HttpRequest, site: Any, filters: TeamFilters, status: int = 200, saving: Any = None
+) -> HttpResponse:
+    """The team desk with these filters. `saving`: a form that saves a view, and was refused."""
     items: Any = rules.visible(request.user)
     now = store_for(items.db).now()
-    queue, only = asked_queue(request.GET), request.GET.get("only", "")
+    queue, only, text = filters
     queues = {name: bounded_rows(_open(items, name), COUNTED) for name in open_items.queues_of(items.open())}
     chosen = items.select_related("holder")
-    names, after, text = [queue] if queue else list(queues), request.GET.get("after", ""), asked_text(request.GET)
+    names, after = [queue] if queue else list(queues), request.GET.get("after", "")
     page = open_items.found(chosen, names, text, SHOWN) if text else _of_team(chosen, only, names, after)
     may_deal = bool(queue) and all(rules.may(request.user, verb, queue) for verb in ("view", "assign"))
     context = {
@@ -106,16 +147,20 @@ def team(request: HttpRequest, site: Any = None) -> HttpResponse:
         "may_deal": may_deal,
         "to_whom": AssignForm(queue=queue) if may_deal and page.rows else None,
         "dealt_at_once": DEALT_AT_ONCE,
-        "filters": {
-            "": _("all"),
-            "unassigned": _("unassigned"),
-            "assigned": _("assigned"),
-            "postponed": _("postponed"),
-            "in_review": _("pending review"),
-            "late": _("late"),
-        },
+        "filters": FILTERS,
+        "views": _views_of(request.user, filters),
+        "may_save": request.user.has_perm("delayedq_desk.view_item"),
+        "saving": saving,
+        "live_from": f"{link(request, 'team')}?{urlencode(filters.asked | ({'after': after} if after else {}))}",
     }
-    return framed(request, site, "team", context)
+    return framed(request, site, "team", context, status)
+
+
+def _views_of(user: Any, shown: TeamFilters) -> list[tuple[SavedView, str, bool]]:
+    """The user's views: each with its query string, and whether it is what is shown."""
+    found = SavedView.objects.filter(user=user).order_by("name", "pk")[:MOST_VIEWS]
+    kept = ((view, TeamFilters(view.queue, view.only, view.text)) for view in found)
+    return [(view, urlencode(filters.asked), filters == shown) for view, filters in kept]
 
 
 def _of_team(items: Any, only: str, queues: list[str], after: str) -> open_items.ItemPage:

@@ -9,7 +9,7 @@ import delayedq.desk.models
 
 # Texts compare exactly, and may have any character, whatever the database's own collation is: as in `delayedq`.
 COLLATION = "ALTER TABLE delayedq_desk_{} CONVERT TO CHARACTER SET utf8mb4 COLLATE {}"
-TABLES_WITH_NAMES = ("item", "deskqueue", "automation", "skill", "comment", "itemchange", "replytemplate")
+TABLES_WITH_NAMES = ("item", "deskqueue", "automation", "skill", "comment", "itemchange", "replytemplate", "savedview")
 
 
 def set_collation(apps: Any, schema_editor: Any) -> None:
@@ -165,6 +165,33 @@ class Migration(migrations.Migration):
                 'verbose_name_plural': 'reply templates',
             },
         ),
+        migrations.CreateModel(
+            name='SavedView',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('name', models.CharField(max_length=200)),
+                ('queue', models.CharField(blank=True, max_length=200)),
+                ('only', models.CharField(blank=True, help_text='One of the states that the team desk filters by.', max_length=10)),
+                ('text', models.CharField(blank=True, help_text='What is searched for.', max_length=200)),
+                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
+            ],
+            options={
+                'default_permissions': (),
+            },
+        ),
+        migrations.CreateModel(
+            name='Presence',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('since', models.DateTimeField()),
+                ('at', models.DateTimeField()),
+                ('item', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='delayedq_desk.item')),
+                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
+            ],
+            options={
+                'default_permissions': (),
+            },
+        ),
         migrations.AddIndex(
             model_name='item',
             index=models.Index(fields=['is_open', 'queue', '-priority', 'due_or_last', 'id'], name='delayedq_desk_open'),
@@ -212,6 +239,14 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name='replytemplate',
             constraint=models.UniqueConstraint(fields=('kind', 'field', 'name'), name='delayedq_desk_one_template'),
+        ),
+        migrations.AddConstraint(
+            model_name='savedview',
+            constraint=models.UniqueConstraint(fields=('user', 'name'), name='delayedq_desk_one_view'),
+        ),
+        migrations.AddConstraint(
+            model_name='presence',
+            constraint=models.UniqueConstraint(fields=('item', 'user'), name='delayedq_desk_one_presence'),
         ),
         migrations.RunPython(set_collation, migrations.RunPython.noop, atomic=False),
     ]

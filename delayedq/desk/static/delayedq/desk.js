@@ -41,7 +41,7 @@
         async function refresh() {
             if (!isOn || document.visibilityState !== "visible") return;
             try {
-                const answer = await fetched(location.href);
+                const answer = await fetched(words.from ?? location.href);
                 if (!answer.ok) throw new Error(answer.statusText);
                 const page = new DOMParser().parseFromString(await answer.text(), "text/html");
                 if (getSelection().isCollapsed) replace(page);
