@@ -165,6 +165,8 @@ def test_an_item_is_postponed_by_keyboard_alone(browser, ann, root):
     press_until(page, "why")
     page.keyboard.type("no receipt yet")
     page.keyboard.press("Tab")
+    assert focused(page) == "pause_clock"
+    page.keyboard.press("Tab")
     assert focused(page) == "Postpone"
     page.keyboard.press("Enter")
     page.locator(".messagelist", has_text="Postponed.").wait_for()

@@ -182,7 +182,9 @@ def test_its_texts_are_in_the_language_of_the_reader():
 def test_no_label_and_no_help_text_of_the_forms_is_left_in_english():
     client = signed_in(person("boss", superuser=True))
     item = opened()
-    addresses = [f"/admin/delayedq_desk/{model}/add/" for model in ("deskqueue", "automation", "skill", "replytemplate")]
+    addresses = [
+        f"/admin/delayedq_desk/{model}/add/" for model in ("deskqueue", "automation", "skill", "replytemplate")
+    ]
     for address in (*addresses, f"{LIST}{item.pk}/change/"):
         page = client.get(address, headers={"accept-language": "he"}).content.decode()
         shown = r'<label[^>]*>([^<]+)|<option value="[a-z]+"[^>]*>([^<]+)|<div class="help"[^>]*>\s*<div>([^<]+)'

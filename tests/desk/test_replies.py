@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import pytest
 from django import forms
@@ -31,7 +32,7 @@ class LetterForm(forms.Form):
     proof = forms.FileField(required=False)
 
 
-@desk_task(queue_name=QUEUE, form=LetterForm)
+@desk_task(queue_name=QUEUE, form=LetterForm, due_in=timedelta(hours=8))
 def answered(order): ...
 
 
