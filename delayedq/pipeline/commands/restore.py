@@ -88,8 +88,8 @@ def _last_ends(tables: Iterable[pa.Table]) -> list[pa.Table]:
             found = _without_former(found)
         if _count(found) > MOST_ROWS:
             raise InvalidOption(
-                f"These are more than {MOST_ROWS:,} rows, which are one transaction: restore them by --batch, or by "
-                "shorter spans of --since and --until."
+                f"These are more than {MOST_ROWS:,} rows, which are one transaction: restore them by shorter spans "
+                "of --since and --until."
             )
     return _without_former(found)
 
