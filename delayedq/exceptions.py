@@ -105,6 +105,10 @@ class InvalidFlow(DelayedQError, ValueError):
     """An invalid flow; the message says why. Nothing was stored."""
 
 
+class CannotPartition(DelayedQError):
+    """The history can't be made a table of partitions; the message says why, and what to do. Nothing was changed."""
+
+
 class CannotRun(DelayedQError):
     """A stored message that can't be run; it becomes a dead letter without further attempts."""
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from django.db import transaction
 
+from delayedq.exceptions import CannotPartition
 from delayedq.store.bare_queues import BareQueues
 from delayedq.store.claim_tokens import BUSY_PAUSE
 from delayedq.store.database import retry_on_deadlock
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from delayedq.models import Message
     from delayedq.store.database import Database, Listener
     from delayedq.store.feature import TakenMessage
-    from delayedq.store.protocol import Claimed, Flaw, Lane, LaneHead, Offer, Transition
+    from delayedq.store.protocol import Claimed, Flaw, Lane, LaneHead, Offer, PartitionChange, Transition
 
 type LeaseId = tuple[int, int]
 
@@ -563,8 +564,27 @@ class Store(BareQueues, EndNotices):
     def prune(self, older_than: timedelta, limit: int) -> int:
         """Delete up to `limit` history rows that ended longer ago; returns how many.
 
-        Dead letters stay, and so does what apps have registered as needed (`store.retention`).
+        Dead letters stay, and so does what apps have registered as needed (`store.retention`). Of a partitioned
+        history: only what ended before the month of that moment, since whole months are dropped.
         """
+
+    def partition_history(self, retention: timedelta | None) -> Iterator[PartitionChange]:
+        """Make the history a table of partitions, one a month; a step each time that it is resumed.
+
+        Then what `maintain_partitions` has to do. Workers go on meanwhile. It can be stopped and called again at any
+        time. Raises CannotPartition; django.db.Error if a table is locked for 10 minutes.
+        """
+        del retention
+        raise CannotPartition(f"The database {self.alias!r} is not PostgreSQL: its history can't be partitioned.")
+
+    def maintain_partitions(self, retention: timedelta | None) -> PartitionChange | None:
+        """Make one partition that is due, or drop one whose rows all ended longer ago than `retention` (None: that has
+        no rows any more); returns which, or None if there was nothing to do, as where the history has no partitions.
+
+        Waits at most half a second for a lock, and blocks others for about as long. Raises django.db.Error.
+        """
+        del retention
+        return None
 
 
 def with_follow_ups(transitions: Sequence[Transition]) -> list[Finish | GiveBack]:

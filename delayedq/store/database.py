@@ -227,6 +227,10 @@ class Database(ABC):
         process. Raises django.db.Error, or OSError for a file.
         """
 
+    def partitions(self, table: str) -> list[str]:  # noqa: ARG002 - only PostgreSQL has any
+        """The names of the partitions of a table; none if it has none."""
+        return []
+
     @contextmanager
     def short_lock_waits(self) -> Iterator[None]:
         """Within it, a statement of this thread that waits for a table fails after a second: see `is_lock_timeout`."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from django.db.backends.base.schema import BaseDatabaseSchemaEditor
     from django.db.migrations.state import ProjectState
-    from django.db.models import Model
+    from django.db.models import Index, Model
 
     from delayedq.store.database import Database
 
@@ -72,17 +72,28 @@ def _as_a_whole(
     """In a savepoint of the migration's transaction: rolling back to it gives back all locks. What Django defers is
     done here too, so the migration is recorded in the same transaction.
     """
+
+    def once() -> ProjectState:
+        schema_editor.deferred_sql.clear()  # of the try before
+        state = work()
+        _do_deferred(schema_editor)
+        return state
+
+    return patiently(database, once)
+
+
+def patiently[R](database: Database, work: Callable[[], R]) -> R:
+    """Do it in a transaction, or in a savepoint of the one that is open; again if it had to wait for a lock for long.
+
+    Raises OperationalError after PATIENCE.
+    """
     patience = _Patience(database)
     while True:
         try:
             with database.atomic(), database.short_lock_waits():
-                state = work()
-                _do_deferred(schema_editor)
+                return work()
         except OperationalError as error:
-            schema_editor.deferred_sql.clear()
             patience.pause(error)
-        else:
-            return state
 
 
 def _by_statement(
@@ -147,6 +158,9 @@ class AddIndexOnline(AddIndex):
             super().database_forwards(app_label, schema_editor, from_state, to_state)
             return
         self._drop(schema_editor, model)
+        if _partitions(schema_editor, model):
+            _add_by_partition(schema_editor, model, self.index)
+            return
         schema_editor.add_index(model, self.index, concurrently=True)  # type: ignore[call-arg]  # of PostgreSQL's
 
     def database_backwards(
@@ -173,4 +187,35 @@ class AddIndexOnline(AddIndex):
         return model if self.allow_migrate_model(alias, model) else None
 
     def _drop(self, schema_editor: BaseDatabaseSchemaEditor, model: type[Model]) -> None:
+        if _partitions(schema_editor, model):  # that of the table is dropped with those of its partitions
+            _patiently(schema_editor, f"DROP INDEX IF EXISTS {schema_editor.quote_name(self.index.name)}")
+            return
         schema_editor.remove_index(model, self.index, concurrently=True)  # type: ignore[call-arg]  # of PostgreSQL's
+
+
+def _partitions(schema_editor: BaseDatabaseSchemaEditor, model: type[Model]) -> list[str]:
+    database = database_at(schema_editor.connection.alias)
+    return [] if database is None else database.partitions(model._meta.db_table)  # noqa: SLF001
+
+
+def _add_by_partition(schema_editor: BaseDatabaseSchemaEditor, model: type[Model], index: Index) -> None:
+    """PostgreSQL builds none beside claims for a whole table of partitions: first there is one without any, then that
+    of each partition is built and made a part of it. A partition that is made meanwhile gets its own by itself.
+    """
+    table, quote = model._meta.db_table, schema_editor.quote_name  # noqa: SLF001
+    of_all = str(index.create_sql(model, schema_editor))
+    _patiently(schema_editor, of_all.replace(f" ON {quote(table)} ", f" ON ONLY {quote(table)} ", 1))
+    for part in _partitions(schema_editor, model):
+        name = quote(f"{index.name}{part.removeprefix(table)}")
+        schema_editor.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
+        beside = index.create_sql(model, schema_editor, concurrently=True)
+        parts: dict[str, Any] = beside.parts
+        parts |= {"name": name, "table": quote(part)}
+        schema_editor.execute(beside, None)
+        _patiently(schema_editor, f"ALTER INDEX {quote(index.name)} ATTACH PARTITION {name}")
+
+
+def _patiently(schema_editor: BaseDatabaseSchemaEditor, statement: str) -> None:
+    database = database_at(schema_editor.connection.alias)
+    assert database is not None
+    patiently(database, lambda: schema_editor.execute(statement, None))

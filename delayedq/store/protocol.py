@@ -289,3 +289,22 @@ class Flaw(NamedTuple):
     id: str
     problem: str
     hint: str
+
+
+class PartitionStep(StrEnum):
+    """What was done to make the history a table of partitions, or to keep it one."""
+
+    BEGUN = "begun"
+    #: It had begun too long ago.
+    BEGUN_AGAIN = "begun again"
+    CHECKED = "checked"
+    PARTITIONED = "partitioned"
+    CREATED = "created"
+    DROPPED = "dropped"
+
+
+class PartitionChange(NamedTuple):
+    """One step, and the table that it is about."""
+
+    step: PartitionStep
+    name: str

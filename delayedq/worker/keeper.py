@@ -323,7 +323,7 @@ class LeaseKeeper:
         self._renewed_at = float("-inf")
         self._worker_exits: list[WorkerExit] = []
         self._orphaned = self._ended = False
-        self._prune_at = 0.0
+        self._prune_at = self._partition_at = 0.0
         self._sweep_at = 0.0
         self._rounds = SweepRounds(store)
         self._sweeping = Sweeping(store, patience=0.0)
@@ -491,6 +491,7 @@ class LeaseKeeper:
         if time.monotonic() < self._prune_at:
             return
         pause_at = time.monotonic() + PRUNE_FOR
+        self._maintain_partitions(retention)
         try:
             forget_unused(self._store.database)
             while retention is not None and self._store.prune(retention, PRUNE_ROWS) == PRUNE_ROWS:
@@ -498,16 +499,29 @@ class LeaseKeeper:
                     return  # it goes on in the next turn, which renews first if that is due
             if self._rounds.go_on(pause_at):
                 return
-        except Error as error:
-            connection = connections[self._store.alias]
-            if connection.connection is None or not connection.is_usable():
-                raise  # the database is away
-            # Another transaction has locked the table.
-            logger.warning(
-                "History is not pruned: %s. Next try in %.0f s.", str(error).strip() or repr(error), PRUNE_EVERY,
-                extra={"pid": os.getpid()},
-            )  # fmt: skip
+        except Error as error:  # another transaction has locked the table
+            self._tell("History is not pruned", error)
         self._prune_at = time.monotonic() + PRUNE_EVERY
+
+    def _maintain_partitions(self, retention: timedelta | None) -> None:
+        """One in a minute. What it can't do is tried again, and pruning goes on."""
+        if time.monotonic() < self._partition_at:
+            return
+        self._partition_at = time.monotonic() + PRUNE_EVERY
+        try:
+            self._store.maintain_partitions(retention)
+        except Error as error:  # locked, or this user does not own the table: manage.py delayedq partition does it then
+            self._tell("The partitions of the history are left as they are", error)
+
+    def _tell(self, what: str, error: Error) -> None:
+        """Raises the error if the database is away."""
+        connection = connections[self._store.alias]
+        if connection.connection is None or not connection.is_usable():
+            raise error
+        logger.warning(
+            "%s: %s. Next try in %.0f s.", what, str(error).strip() or repr(error), PRUNE_EVERY,
+            extra={"pid": os.getpid()},
+        )  # fmt: skip
 
     def _sweep(self) -> None:
         began = time.monotonic()

@@ -96,7 +96,7 @@ def _sent(connection, act):
 
     with undone(connection.alias), connection.execute_wrapper(hear):
         act()
-    (statement,) = [(sql, given) for sql, given in sent if re.search(r"delayedq_(finished)?message\b", sql)]
+    (statement,) = [(sql, given) for sql, given in sent if re.search(r"(?<!')delayedq_(finished)?message\b", sql)]
     return statement
 
 

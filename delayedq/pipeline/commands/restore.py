@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from django.db import transaction
+from django.db.models import Value
 
 from delayedq.conf import get_settings
 from delayedq.core.lifecycle import FinalOutcome
@@ -129,8 +130,7 @@ def _restored(pipeline: WithoutSpark, tables: Sequence[pa.Table]) -> Counter[str
     with transaction.atomic(using=pipeline.store.alias):
         for page in batched(_rows(tables), INSERTED_AT_ONCE):
             ids = [row["id"] for row in page]
-            there = set(FinishedMessage.objects.filter(id__in=ids).values_list("id", flat=True))
-            live = set(Message.objects.filter(id__in=ids).values_list("id", flat=True))
+            there, live = _known(ids)
             fresh = [row for row in page if row["id"] not in there and row["id"] not in live]
             FinishedMessage.objects.bulk_create(map(as_ended, fresh))
             side_rows.restore([row["id"] for row in fresh])
@@ -138,6 +138,14 @@ def _restored(pipeline: WithoutSpark, tables: Sequence[pa.Table]) -> Counter[str
             batches |= {row["batch"] for row in fresh}
         books.note_restored(batches, pipeline.store.now())
     return counts
+
+
+def _known(ids: list[int]) -> tuple[set[int], set[int]]:
+    """Those in the history, and those that live. One statement, so that none is missed that ends between two."""
+    ended = FinishedMessage.objects.filter(id__in=ids).values_list("id", Value(True))
+    living = Message.objects.filter(id__in=ids).values_list("id", Value(False))
+    found = [*ended.union(living, all=True)]
+    return {id_ for id_, is_ended in found if is_ended}, {id_ for id_, is_ended in found if not is_ended}
 
 
 def _rows(tables: Iterable[pa.Table]) -> Iterator[dict[str, Any]]:

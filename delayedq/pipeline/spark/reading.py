@@ -142,9 +142,13 @@ SET = "SELECT set_config('delayedq.' || name, value, true) FROM json_each_text({
 
 # Ids that divide the selected rows into equal parts: those at `shares` among the rows of a thousand pages of each
 # table. The least and the greatest id would not do: dead letters stay for years, far below all others.
-_SAMPLE = (
-    "SELECT id FROM {0} TABLESAMPLE SYSTEM (least(100, 1e5 / greatest(1, pg_relation_size('{0}') / 8192))) WHERE {1}"
-)
+# A table of partitions has no pages of its own.
+_SAMPLE = """
+SELECT id FROM {0} TABLESAMPLE SYSTEM (least(100, 1e5 / greatest(1, (
+    SELECT sum(pg_relation_size(part)) / 8192
+    FROM (SELECT '{0}'::regclass UNION SELECT relid FROM pg_partition_tree('{0}')) AS tree (part)
+)))) WHERE {1}
+"""
 
 QUANTILES = """
 SELECT percentile_disc(%(shares)s::float8[]) WITHIN GROUP (ORDER BY id) FROM ({rows}) AS sample

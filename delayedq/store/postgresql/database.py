@@ -293,6 +293,9 @@ class PostgreSQLDatabase(Database):
             lock.callback(_let_go, session)
             return lock.pop_all() if is_ours else None
 
+    def partitions(self, table: str) -> list[str]:
+        return [row[0] for row in self.rows(sql.PARTITIONS, {"table": table})]
+
     @contextmanager
     def short_lock_waits(self) -> Iterator[None]:
         """Within a transaction."""

@@ -369,8 +369,12 @@ RETURNING id
 
 WITHDRAW = _CANCEL.format(which=f"id = {FREE} AND lease_token IS NULL AND attempt = 0", errors="%(errors)s")
 
-# The lease keeper prunes, and must not wait longer than 1 s for a lock: renewals come first.
-LOCK_TIMEOUT = "SET LOCAL lock_timeout = '1s'"
+# The lease keeper prunes, and must not wait longer than 1 s for a lock: renewals come first. Answers whether the
+# history is partitioned (`postgresql.partitions`).
+BEFORE_PRUNING = """
+SELECT relkind = 'p', set_config('lock_timeout', '1s', true) FROM pg_class
+WHERE oid = 'delayedq_finishedmessage'::regclass
+"""
 
 # Migrations ---------------------------------------------------------------------------------------------------------
 #: The lock of whoever migrates: a number of its own among the advisory locks of the database, held by a transaction
@@ -389,6 +393,11 @@ MIGRATION_LOCK_TIMEOUT = "SET LOCAL lock_timeout = '500ms'"
 LOCK_TIMEOUT_NOW = "SELECT current_setting('lock_timeout')"
 SET_LOCK_TIMEOUT = "SELECT set_config('lock_timeout', %(timeout)s, true)"
 
+PARTITIONS = """
+SELECT relname FROM pg_inherits JOIN pg_class ON oid = inhrelid WHERE inhparent = to_regclass(%(table)s)
+ORDER BY relname
+"""
+
 # History ------------------------------------------------------------------------------------------------------------
 FINISHED = "SELECT id FROM delayedq_finishedmessage WHERE id = ANY(%(ids)s::bigint[])"
 
@@ -400,6 +409,19 @@ DELETE FROM delayedq_finishedmessage
 WHERE id = ANY(ARRAY(
     SELECT id FROM delayedq_finishedmessage
     WHERE finished_at < {NOW} - %(older_than)s AND outcome <> 'failed'{{unneeded}}
+    ORDER BY finished_at LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+))
+RETURNING id
+"""
+
+#: The same of a partitioned history, which loses whole months by itself: what of them could not be dropped for a day.
+_MONTH = f"finished_at < date_trunc('month', {NOW} - %(older_than)s - interval '1 day', 'UTC')"
+PRUNE_PARTITIONED = f"""
+DELETE FROM delayedq_finishedmessage
+WHERE {_MONTH} AND id = ANY(ARRAY(
+    SELECT id FROM delayedq_finishedmessage
+    WHERE {_MONTH} AND outcome <> 'failed'{{unneeded}}
     ORDER BY finished_at LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED
 ))

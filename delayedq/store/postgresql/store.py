@@ -18,7 +18,7 @@ from delayedq.store.database import NOTIFY_GAP, retry_on_deadlock
 from delayedq.store.feature import Fused, concerned
 from delayedq.store.offers import check, have_own_times, in_lock_order, offered, waves
 from delayedq.store.operator import ALL_KEYS, OperatorStore, wanted_of
-from delayedq.store.postgresql import operator_sql, sql
+from delayedq.store.postgresql import operator_sql, partitions, sql
 from delayedq.store.postgresql.database import (
     PostgreSQLListener,
     numbers,
@@ -48,7 +48,7 @@ from delayedq.store.protocol import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from datetime import timedelta
 
     from delayedq.core.conditions import KeyRange
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from delayedq.store.feature import Feature
     from delayedq.store.operator import KeysetPage, Move, Revival, Rewrite, Seen
     from delayedq.store.postgresql.database import PostgreSQLDatabase
-    from delayedq.store.protocol import ClaimRequest, GiveBack, Offer, Transition
+    from delayedq.store.protocol import ClaimRequest, GiveBack, Offer, PartitionChange, Transition
 
 # Ends of messages are told by NOTIFY, while somebody waits for one.
 
@@ -313,8 +313,15 @@ class PostgreSQLStore(PostgreSQLEnds, Store):
         unneeded, parameters = retention.unneeded(self.alias, sql.UNNEEDED)
         parameters |= {"older_than": older_than, "limit": limit}
         with self.database.atomic():
-            self.database.write(sql.LOCK_TIMEOUT)
-            return len(self.database.rows(sql.PRUNE.format(unneeded=unneeded), parameters))
+            is_partitioned = self.database.rows(sql.BEFORE_PRUNING)[0][0]
+            statement = sql.PRUNE_PARTITIONED if is_partitioned else sql.PRUNE
+            return len(self.database.rows(statement.format(unneeded=unneeded), parameters))
+
+    def partition_history(self, retention: timedelta | None) -> Iterator[PartitionChange]:
+        return partitions.partition(self, retention)
+
+    def maintain_partitions(self, retention: timedelta | None) -> PartitionChange | None:
+        return partitions.maintain(self, retention)
 
 
 def _are_alike(transitions: Sequence[Transition]) -> TypeGuard[Sequence[Finish]]:

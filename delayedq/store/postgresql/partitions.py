@@ -1,0 +1,371 @@
+"""History in partitions, one a month, as an option on PostgreSQL: what is old goes by dropping a table.
+
+    delayedq_finishedmessage            the parent, with all indexes but the primary key
+    delayedq_finishedmessage_before     the table as it was: what ended before the first month that has a partition
+    delayedq_finishedmessage_202703     what ended in March 2027 (UTC)
+    delayedq_finishedmessage_rest       all else: what stays of months that were dropped, and what was restored
+
+Each partition has a primary key of its own. An id is in at most one of them all the same: it is drawn once, and its row
+enters the history in the statement that takes it from the live messages.
+
+Each step is one transaction, which waits at most half a second for a lock, and finds in the catalogue what was done
+before it. Whoever is killed leaves nothing but a constraint that rows of the next weeks meet; it is removed in time.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from django.db import IntegrityError
+
+from delayedq.exceptions import CannotPartition
+from delayedq.store.online import patiently
+from delayedq.store.protocol import PartitionChange, PartitionStep
+from delayedq.store.retention import needed_by_features, unneeded_condition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from delayedq.store.base import Store
+    from delayedq.store.database import Database
+
+logger = logging.getLogger("delayedq")
+
+TABLE = "delayedq_finishedmessage"
+BEFORE, REST = f"{TABLE}_before", f"{TABLE}_rest"
+
+#: Months that have their partitions ahead of time.
+AHEAD = 2
+#: At most so many rows are moved under a lock that ends of messages wait for: some 100 ms.
+MOST = 10_000
+#: From the conversion to the first month there is at least so long, and its constraint goes so long before that month.
+NOTICE, EXPIRES = timedelta(days=7), timedelta(days=3)
+#: Rows may be committed so long after they ended: until then, an empty month stays.
+LATE = timedelta(days=1)
+
+# What there is ------------------------------------------------------------------------------------------------------
+#: One row for each partition, or one. The bounds are written and read in the time zone of the session.
+STATE = r"""
+SELECT quote_ident(space.nspname), quote_ident(pg_get_userbyid(history.relowner)), history.relkind = 'p',
+    rule.conname, rule.convalidated, part.relname,
+    substring(bounds.text FROM 'FROM \(''([^'']+)''\)')::timestamptz,
+    substring(bounds.text FROM 'TO \(''([^'']+)''\)')::timestamptz
+FROM pg_class AS history
+JOIN pg_namespace AS space ON space.oid = history.relnamespace
+LEFT JOIN pg_constraint AS rule
+    ON rule.conrelid = history.oid AND rule.contype = 'c' AND rule.conname LIKE 'delayedq\_until\_%%'
+LEFT JOIN pg_inherits AS heir ON heir.inhparent = history.oid
+LEFT JOIN pg_class AS part ON part.oid = heir.inhrelid
+LEFT JOIN LATERAL (SELECT pg_get_expr(part.relpartbound, part.oid)) AS bounds (text) ON true
+WHERE history.oid = to_regclass('delayedq_finishedmessage')
+ORDER BY 8
+"""
+
+#: What names the table by its number, and would go on with the part of it that was there before.
+DEPENDENTS = """
+SELECT 'the foreign key ' || conname FROM pg_constraint WHERE contype = 'f' AND confrelid = %(table)s::regclass
+UNION ALL
+SELECT DISTINCT 'the view ' || rule.ev_class::regclass FROM pg_depend AS needs
+JOIN pg_rewrite AS rule ON rule.oid = needs.objid AND needs.classid = 'pg_rewrite'::regclass
+WHERE needs.refclassid = 'pg_class'::regclass AND needs.refobjid = %(table)s::regclass
+UNION ALL
+SELECT 'the trigger ' || tgname FROM pg_trigger WHERE tgrelid = %(table)s::regclass AND NOT tgisinternal
+UNION ALL
+SELECT 'the policy ' || polname FROM pg_policy WHERE polrelid = %(table)s::regclass
+UNION ALL
+SELECT 'the publication ' || pubname FROM pg_publication_tables
+JOIN pg_namespace ON nspname = schemaname
+JOIN pg_class AS published ON relname = tablename AND relnamespace = pg_namespace.oid
+WHERE published.oid = %(table)s::regclass
+UNION ALL
+SELECT 'the unique index ' || indexrelid::regclass FROM pg_index
+WHERE indrelid = %(table)s::regclass AND indisunique AND NOT indisprimary
+"""
+
+# The conversion -----------------------------------------------------------------------------------------------------
+#: So that the table becomes a partition without being read.
+ADD_RULE = "ALTER TABLE {table} ADD CONSTRAINT {rule} CHECK (finished_at < '{until}') NOT VALID"
+VALIDATE = "ALTER TABLE {table} VALIDATE CONSTRAINT {rule}"
+DROP_RULE = "ALTER TABLE {table} DROP CONSTRAINT {rule}"
+NO_TIMEOUT = "SET LOCAL statement_timeout = 0"
+
+LOCK = "LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"
+INDEXES = """
+SELECT indexrelid::regclass::text, quote_ident(left(relname, 56) || '_before'), pg_get_indexdef(indexrelid)
+FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
+WHERE indrelid = %(table)s::regclass AND indisvalid AND NOT indisprimary
+"""
+RENAME_INDEX = "ALTER INDEX {index} RENAME TO {name}"
+RENAME = "ALTER TABLE {table} RENAME TO delayedq_finishedmessage_before"
+PARENT = """
+CREATE TABLE {table} (LIKE {part} INCLUDING ALL EXCLUDING INDEXES EXCLUDING CONSTRAINTS)
+PARTITION BY RANGE (finished_at)
+"""
+ATTACH_BEFORE = "ALTER TABLE {table} ATTACH PARTITION {part} FOR VALUES FROM (MINVALUE) TO ('{until}')"
+ATTACH_REST = "ALTER TABLE {table} ATTACH PARTITION {part} DEFAULT"
+OWNER = "ALTER TABLE {table} OWNER TO {owner}"
+GRANTS = """
+SELECT privilege_type, CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(grantee)) END,
+    CASE WHEN is_grantable THEN ' WITH GRANT OPTION' ELSE '' END
+FROM pg_class, aclexplode(relacl) WHERE oid = %(table)s::regclass AND grantee <> relowner
+"""
+GRANT = "GRANT {privilege} ON {table} TO {grantee}{option}"
+ANALYZE = "ANALYZE {table}"
+
+# Months -------------------------------------------------------------------------------------------------------------
+#: Who maintains partitions: a number of its own among the advisory locks of the database.
+ALONE = "SELECT pg_try_advisory_xact_lock(4990113571238847)"
+SHORT = "SET LOCAL statement_timeout = '600ms'"
+
+CREATE = "CREATE TABLE {part} (LIKE {table} INCLUDING ALL, PRIMARY KEY (id))"
+IN_MONTH = "finished_at >= '{since}' AND finished_at < '{until}'"
+TOO_MANY = f"SELECT id FROM {{rest}} WHERE {IN_MONTH} ORDER BY finished_at OFFSET %(most)s LIMIT 1"
+MOVE = f"WITH moved AS (DELETE FROM {{rest}} WHERE {IN_MONTH} RETURNING *) INSERT INTO {{part}} SELECT * FROM moved"
+ATTACH = "ALTER TABLE {table} ATTACH PARTITION {part} FOR VALUES FROM ('{since}') TO ('{until}')"
+
+#: Nobody writes into a month that is to be dropped while what must stay of it is looked for. Readers go on.
+LOCK_MONTH = "LOCK TABLE {part} IN SHARE ROW EXCLUSIVE MODE"
+LOCK_PARENT = "LOCK TABLE ONLY {table} IN ACCESS EXCLUSIVE MODE"
+ANY_ROW = "SELECT id FROM {part} ORDER BY finished_at LIMIT 1"
+DETACH = "ALTER TABLE {table} DETACH PARTITION {part}"
+KEEP = "INSERT INTO {table} SELECT * FROM {part} WHERE id = ANY(%(ids)s::bigint[])"
+DROP = "DROP TABLE {part}"
+
+
+class Partition(NamedTuple):
+    """That of the rows that ended from `since` until before `until`; the rest has neither, what was before no since."""
+
+    name: str
+    since: datetime | None
+    until: datetime | None
+
+
+class State(NamedTuple):
+    """What the catalogue says of the history. `rule`: the name of the constraint of a conversion that has begun."""
+
+    schema: str
+    owner: str
+    is_partitioned: bool
+    rule: str | None
+    is_valid: bool
+    partitions: Sequence[Partition]
+
+    def named(self, name: str) -> str:
+        """As statements name a table of the history."""
+        return f"{self.schema}.{name}"
+
+    @property
+    def table(self) -> str:
+        return self.named(TABLE)
+
+    @property
+    def boundary(self) -> datetime:
+        """Where the first month begins."""
+        assert self.rule is not None
+        return datetime.strptime(self.rule[-6:], "%Y%m").replace(tzinfo=UTC)
+
+
+def state_of(database: Database) -> State | None:
+    """None: there is no such table, as the database was not migrated."""
+    rows = database.rows(STATE)
+    if not rows:
+        return None
+    schema, owner, is_partitioned, rule, is_valid, *_ = rows[0]
+    parts = [Partition(*row[5:]) for row in rows if row[5] is not None]
+    return State(schema, owner, is_partitioned, rule, bool(is_valid), parts)
+
+
+def month(moment: datetime, further: int = 0) -> datetime:
+    """The beginning of its month, or of one that is so many months further."""
+    moment = moment.astimezone(UTC)
+    year, number = divmod(12 * moment.year + moment.month - 1 + further, 12)
+    return datetime(year, number + 1, 1, tzinfo=UTC)
+
+
+def _first_month(now: datetime) -> datetime:
+    following = month(now, 1)
+    return following if following - now >= NOTICE else month(now, 2)
+
+
+# The conversion: each call of `_convert` is one step, and the catalogue says which.
+
+
+def partition(store: Store, retention: timedelta | None) -> Iterator[PartitionChange]:
+    """See `Store.partition_history`."""
+    while (step := _convert(store.database, store.now())) is not None:
+        yield PartitionChange(step, TABLE)
+    while (change := maintain(store, retention)) is not None:
+        yield change
+
+
+def _convert(database: Database, now: datetime) -> PartitionStep | None:
+    state = state_of(database)
+    if state is None or state.is_partitioned:
+        return None
+    if state.rule is None:
+        _refuse_dependents(database, state)
+        rule, until = f"delayedq_until_{_first_month(now):%Y%m}", _first_month(now)
+        patiently(database, lambda: database.write(ADD_RULE.format(table=state.table, rule=rule, until=until)))
+        return PartitionStep.BEGUN
+    if state.boundary - now < EXPIRES:
+        _drop_rule(database, state)
+        return PartitionStep.BEGUN_AGAIN
+    if not state.is_valid:
+        _validate(database, state)
+        return PartitionStep.CHECKED
+    _refuse_dependents(database, state)
+    patiently(database, lambda: _switch(database, state))
+    with database.atomic():
+        database.write(NO_TIMEOUT)
+        database.write(ANALYZE.format(table=state.table))
+    return PartitionStep.PARTITIONED
+
+
+def _refuse_dependents(database: Database, state: State) -> None:
+    if found := database.rows(DEPENDENTS, {"table": state.table}):
+        what = ", ".join(sorted(row[0] for row in found))
+        raise CannotPartition(
+            f"The history of the database {database.alias!r} can't be partitioned: {what} would still mean the table "
+            "as it was. Drop what that is, and make it again afterwards if it can be."
+        )
+
+
+def _drop_rule(database: Database, state: State) -> None:
+    patiently(database, lambda: database.write(DROP_RULE.format(table=state.table, rule=state.rule)))
+
+
+def _validate(database: Database, state: State) -> None:
+    """Reads all rows; nobody waits for it."""
+    try:
+        with database.atomic():
+            database.write(NO_TIMEOUT)
+            database.write(VALIDATE.format(table=state.table, rule=state.rule))
+    except IntegrityError:
+        _drop_rule(database, state)
+        raise CannotPartition(
+            f"Rows of the history of the database {database.alias!r} ended at {state.boundary:%Y-%m-%d} or later, by a "
+            "clock that was wrong: correct or delete them first."
+        ) from None
+
+
+def _switch(database: Database, state: State) -> None:
+    """The table becomes the first partition of a new one of its name, which is all that others see."""
+    table, part, rest = state.table, state.named(BEFORE), state.named(REST)
+    database.write(LOCK.format(table=table))
+    indexes = database.rows(INDEXES, {"table": table})
+    grants = database.rows(GRANTS, {"table": table})
+    for index, name, _ in indexes:
+        database.write(RENAME_INDEX.format(index=index, name=name))
+    database.write(RENAME.format(table=table))
+    database.write(PARENT.format(table=table, part=part))
+    for _, _, definition in indexes:
+        database.write(definition.replace("%", "%%"))
+    database.write(ATTACH_BEFORE.format(table=table, part=part, until=state.boundary))
+    database.write(DROP_RULE.format(table=part, rule=state.rule))
+    database.write(CREATE.format(table=table, part=rest))
+    database.write(ATTACH_REST.format(table=table, part=rest))
+    for name in (table, rest):
+        database.write(OWNER.format(table=name, owner=state.owner))
+    for privilege, grantee, option in grants:
+        database.write(GRANT.format(privilege=privilege, table=table, grantee=grantee, option=option))
+
+
+# Months: made ahead of time, and dropped when retention lets them go.
+
+
+def maintain(store: Store, retention: timedelta | None) -> PartitionChange | None:
+    """See `Store.maintain_partitions`. One statement where the history has no partitions."""
+    state = state_of(store.database)
+    if state is None:
+        return None
+    now = store.now()
+    if not state.is_partitioned:
+        if state.rule is not None and state.boundary - now < EXPIRES:
+            logger.warning("The history was not partitioned to the end. Run: manage.py delayedq partition")
+            _drop_rule(store.database, state)
+        return None
+    for further in range(AHEAD + 1):
+        since = month(now, further)
+        if not _covers(state, since) and (made := _create(store, since)):
+            return made
+    return _drop_one(store, state, now, retention)
+
+
+def _covers(state: State, moment: datetime) -> bool:
+    return any(
+        one.until is not None and moment < one.until and (one.since is None or one.since <= moment)
+        for one in state.partitions
+    )
+
+
+def _create(store: Store, since: datetime) -> PartitionChange | None:
+    """None if another process does it, or if the rest has so many rows of this month that they stay there."""
+    database, name = store.database, f"{TABLE}_{since:%Y%m}"
+    with database.atomic(), database.short_lock_waits():
+        state = _alone(database)
+        if state is None or _covers(state, since):
+            return None
+        words = {"table": state.table, "part": state.named(name), "rest": state.named(REST)}
+        bounds = {"since": since, "until": month(since, 1)}
+        database.write(LOCK.format(table=words["rest"]))
+        if database.rows(TOO_MANY.format(**words, **bounds), {"most": MOST}):
+            return None
+        for statement in (CREATE, MOVE, ATTACH):
+            database.write(statement.format(**words, **bounds))
+        database.write(OWNER.format(table=words["part"], owner=state.owner))
+    return PartitionChange(PartitionStep.CREATED, name)
+
+
+def _drop_one(store: Store, state: State, now: datetime, retention: timedelta | None) -> PartitionChange | None:
+    """The first that can be dropped; of those that retention keeps, the first of all if it is empty."""
+    ended = [one for one in state.partitions if one.until is not None and one.until <= now - LATE]
+    for number, one in enumerate(ended):
+        is_old = retention is not None and one.until is not None and one.until <= now - retention
+        if not is_old and number:
+            return None
+        if _drop(store, one, is_old=is_old):
+            return PartitionChange(PartitionStep.DROPPED, one.name)
+    return None
+
+
+def _drop(store: Store, part: Partition, *, is_old: bool) -> bool:
+    """Drop it, and move what must stay into the rest. False: another process does it, or too much must stay."""
+    database = store.database
+    with database.atomic(), database.short_lock_waits():
+        state = _alone(database)
+        if state is None or part not in state.partitions:
+            return False
+        words = {"table": state.table, "part": state.named(part.name)}
+        database.write(LOCK_MONTH.format(**words))
+        kept = _needed(store, part) if is_old else set()
+        if len(kept) > MOST or (not is_old and database.rows(ANY_ROW.format(**words))):
+            return False
+        database.write(LOCK_PARENT.format(**words))
+        database.write(DETACH.format(**words))
+        if kept:
+            database.write(KEEP.format(**words), {"ids": sorted(kept)})
+        database.write(DROP.format(**words))
+    logger.info("History: the partition %s was dropped; %d of its rows stay in %s.", part.name, len(kept), REST)
+    return True
+
+
+def _needed(store: Store, part: Partition) -> set[int]:
+    """The ids of the rows that pruning would spare; some more than MOST if there are more."""
+    from delayedq.models import FinishedMessage  # stores are imported before the models are loaded
+
+    rows = FinishedMessage.objects.using(store.alias).filter(finished_at__lt=part.until)
+    if part.since is not None:
+        rows = rows.filter(finished_at__gte=part.since)
+    unneeded = unneeded_condition(store.alias)
+    asked = [rows.failed(), *map(rows.filter, needed_by_features(store.alias))]
+    if unneeded is not None:
+        asked.append(rows.exclude(unneeded))
+    return {id_ for one in asked for id_ in one.values_list("id", flat=True)[: MOST + 1]}
+
+
+def _alone(database: Database) -> State | None:
+    """In a transaction: what there is now; None if another process changes it."""
+    database.write(SHORT)
+    return state_of(database) if database.rows(ALONE)[0][0] else None
