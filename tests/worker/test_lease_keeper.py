@@ -20,6 +20,7 @@ from delayedq.worker import keeper as lease_keeper
 from delayedq.worker import shared_leases
 from delayedq.worker.keeper import LeaseKeeper
 from delayedq.worker.shared_leases import SharedLeases
+from tests.partitioned import partitions, plain_afterwards
 from tests.store.given import kill_others, message
 from tests.worker.attempts import PATIENCE
 from tests.worker.conftest import eventually
@@ -312,3 +313,16 @@ def test_what_a_stuck_worker_had_not_started_goes_to_others(store, claim, monkey
     assert rows == {running.id: running.token, waiting.id: None}
     assert Message.objects.get(id=waiting.id).attempt == 0
     connections[store.alias].close()
+
+
+# Partitions of the history
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_the_keeper_makes_the_partition_that_is_due(store, connection):
+    with plain_afterwards(connection):
+        [*store.at(store.now() - timedelta(days=100)).partition_history(None)]
+        due = f"{store.now():%Y%m}"
+        assert due not in partitions(connection)
+        with keeping(store, SharedLeases(1), lease=LEASE):
+            eventually(lambda: due in partitions(connection))
