@@ -147,6 +147,10 @@ def test_a_conversion_that_was_left_half_done_refuses_no_row(store, plain):
     with pytest.raises(Exception, match="delayedq_until_202604"), transaction.atomic("postgresql"):
         ended(store, "april", APRIL)
 
+    with transaction.atomic("postgresql"):
+        assert not FinishedMessage.objects.exists()  # a lock that the keeper of others does not wait for
+        with pytest.raises(OperationalError, match="lock timeout"):
+            elsewhere(maintain_all, store, APRIL - 2 * DAY)
     assert maintain_all(store, APRIL - 2 * DAY) == []
     ended(store, "april", APRIL)
     assert left() == {"april"}

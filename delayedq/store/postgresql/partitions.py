@@ -210,7 +210,7 @@ def _convert(database: Database, now: datetime) -> PartitionStep | None:
         patiently(database, lambda: database.write(ADD_RULE.format(table=state.table, rule=rule, until=until)))
         return PartitionStep.BEGUN
     if state.boundary - now < EXPIRES:
-        _drop_rule(database, state)
+        patiently(database, lambda: _drop_rule(database, state))
         return PartitionStep.BEGUN_AGAIN
     if not state.is_valid:
         _validate(database, state)
@@ -233,7 +233,7 @@ def _refuse_dependents(database: Database, state: State) -> None:
 
 
 def _drop_rule(database: Database, state: State) -> None:
-    patiently(database, lambda: database.write(DROP_RULE.format(table=state.table, rule=state.rule)))
+    database.write(DROP_RULE.format(table=state.table, rule=state.rule))
 
 
 def _validate(database: Database, state: State) -> None:
@@ -243,7 +243,7 @@ def _validate(database: Database, state: State) -> None:
             database.write(NO_TIMEOUT)
             database.write(VALIDATE.format(table=state.table, rule=state.rule))
     except IntegrityError:
-        _drop_rule(database, state)
+        patiently(database, lambda: _drop_rule(database, state))
         raise CannotPartition(
             f"Rows of the history of the database {database.alias!r} ended at {state.boundary:%Y-%m-%d} or later, by a "
             "clock that was wrong: correct or delete them first."
@@ -284,7 +284,8 @@ def maintain(store: Store, retention: timedelta | None) -> PartitionChange | Non
     if not state.is_partitioned:
         if state.rule is not None and state.boundary - now < EXPIRES:
             logger.warning("The history was not partitioned to the end. Run: manage.py delayedq partition")
-            _drop_rule(store.database, state)
+            with store.database.atomic(), store.database.short_lock_waits():
+                _drop_rule(store.database, state)
         return None
     for further in range(AHEAD + 1):
         since = month(now, further)
@@ -309,9 +310,9 @@ def _create(store: Store, since: datetime) -> PartitionChange | None:
             return None
         words = {"table": state.table, "part": state.named(name), "rest": state.named(REST)}
         bounds = {"since": since, "until": month(since, 1)}
-        database.write(LOCK.format(table=words["rest"]))
         if database.rows(TOO_MANY.format(**words, **bounds), {"most": MOST}):
             return None
+        database.write(LOCK.format(table=words["rest"]))
         for statement in (CREATE, MOVE, ATTACH):
             database.write(statement.format(**words, **bounds))
         database.write(OWNER.format(table=words["part"], owner=state.owner))
