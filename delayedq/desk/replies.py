@@ -25,12 +25,13 @@ class ChooseForm(forms.Form):
     """Which template is inserted. It is part of the form of the decision, which is sent without one."""
 
     use_required_attribute = False
+    prefix = "dq"
     template = forms.ChoiceField(
         label=gettext_lazy("Reply template"), error_messages={"required": gettext_lazy("Choose a template.")}
     )
 
     def __init__(self, *args: Any, kind: str, **kwargs: Any) -> None:
-        super().__init__(*args, prefix="dq", **kwargs)
+        super().__init__(*args, **kwargs)
         rows = ReplyTemplate.objects.filter(kind=kind).order_by("name", "field", "pk")[:OFFERED]
         self.templates = {str(row.pk): row for row in rows}
         field: Any = self.fields["template"]
