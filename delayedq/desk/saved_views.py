@@ -31,7 +31,7 @@ class SaveViewForm(forms.Form):
     name = forms.CharField(label=gettext_lazy("Name of the view"), max_length=NAME_LENGTH)
 
     def __init__(self, *args: Any, user: Any = None, **kwargs: Any) -> None:
-        super().__init__(*args, auto_id="view_%s", **kwargs)
+        super().__init__(*args, **kwargs)
         self.user = user
 
     def clean_name(self) -> str:
