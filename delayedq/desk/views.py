@@ -133,7 +133,8 @@ def team_page(
     chosen = items.select_related("holder")
     names, after = [queue] if queue else list(queues), request.GET.get("after", "")
     page = open_items.found(chosen, names, text, SHOWN) if text else _of_team(chosen, only, names, after)
-    may_deal = bool(queue) and all(rules.may(request.user, verb, queue) for verb in ("view", "assign"))
+    may_see = request.user.has_perm("delayedq_desk.view_item")
+    may_deal = bool(queue) and may_see and rules.may(request.user, "assign", queue)  # the groups are the same for both
     context = {
         "title": _("Team desk"),
         "now": now,
@@ -149,7 +150,7 @@ def team_page(
         "dealt_at_once": DEALT_AT_ONCE,
         "filters": FILTERS,
         "views": _views_of(request.user, filters),
-        "may_save": request.user.has_perm("delayedq_desk.view_item"),
+        "may_save": may_see,
         "saving": saving,
         "live_from": f"{link(request, 'team')}?{urlencode(filters.asked | ({'after': after} if after else {}))}",
     }
