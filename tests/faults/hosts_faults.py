@@ -45,28 +45,26 @@ def outer(name: str) -> str:
 
 
 @contextmanager
-def networks(names: Sequence[str]) -> Iterator[None]:
-    """A bridge at NETWORK.1, and namespaces of these names with the addresses that follow.
+def networks(names: Sequence[str], bridge: str = "delayedq0", network: str = NETWORK) -> Iterator[None]:
+    """A bridge at `network`.1, and namespaces of these names with the addresses that follow.
 
     What a run that was killed has left of them is removed first.
     """
-    left = [("netns", "del", name) for name in names] + [
-        ("link", "del", one) for one in ("delayedq0", *map(outer, names))
-    ]
+    left = [("netns", "del", name) for name in names] + [("link", "del", one) for one in (bridge, *map(outer, names))]
     for words in left:
         subprocess.run(["ip", *words], check=False, stderr=subprocess.DEVNULL)
     with ExitStack() as stack:
-        ip("link", "add", "delayedq0", "type", "bridge")
-        stack.callback(ip, "link", "del", "delayedq0")
-        ip("addr", "add", f"{NETWORK}.1/24", "dev", "delayedq0")
-        ip("link", "set", "delayedq0", "up")
+        ip("link", "add", bridge, "type", "bridge")
+        stack.callback(ip, "link", "del", bridge)
+        ip("addr", "add", f"{network}.1/24", "dev", bridge)
+        ip("link", "set", bridge, "up")
         for number, name in enumerate(names, 2):
             ip("netns", "add", name)
             stack.callback(ip, "netns", "del", name)
             ip("link", "add", outer(name), "type", "veth", "peer", "name", "eth0", "netns", name)
             stack.callback(ip, "link", "del", outer(name))  # the namespace goes when its last process has ended
-            ip("link", "set", outer(name), "master", "delayedq0", "up")
-            ip("-n", name, "addr", "add", f"{NETWORK}.{number}/24", "dev", "eth0")
+            ip("link", "set", outer(name), "master", bridge, "up")
+            ip("-n", name, "addr", "add", f"{network}.{number}/24", "dev", "eth0")
             for device in ("lo", "eth0"):
                 ip("-n", name, "link", "set", device, "up")
         yield

@@ -19,8 +19,7 @@ HAS_SPARK = find_spec("pyspark") is not None
 HAS_ENGINES = all(find_spec(name) for name in ("polars", "duckdb_ext", "moto"))
 NEED_ENGINES = {
     *("test_engines.py", "test_outside_engines.py", "test_engines_elsewhere.py", "test_s3.py", "test_lake_in_s3.py"),
-    "test_questions.py",
-    "test_judged.py",
+    *("test_questions.py", "test_judged.py", "test_cluster.py"),
 }
 if HAS_SPARK:
     from delayedq.exceptions import JavaMissing

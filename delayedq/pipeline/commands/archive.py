@@ -441,7 +441,7 @@ class Archiving:
         books.check_source(self._lake.table, self.source)  # another database may have begun at the same time
         replaced = {number: sums._asdict() for number, sums in verified.replaced.items()}
         self._record(batch, checksums={"replaced": replaced})
-        others = archive.rest(copying, verified.replaced) if replaced else archive.Rest([], [])
+        others = archive.rest(copying, verified.former) if replaced else archive.Rest([], [])
         about = {"rows": verified.own.row_count, "digest": verified.own.digest, "directory": batch.directory}
         return self._lake.table.publish(snapshot, self.source, batch.number, verified.files, others, **about)
 

@@ -12,12 +12,15 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import reduce
 from itertools import batched
+from operator import and_
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
+from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
 from delayedq.core.instants import instant
@@ -30,14 +33,14 @@ from delayedq.pipeline.spark import register
 from delayedq.pipeline.spark.connecting import Address, connect
 from delayedq.pipeline.spark.digests import SECRET, digest, digest_in_sql, masks
 from delayedq.pipeline.spark.lake import BatchPlace, Lake, as_in_lake
-from delayedq.pipeline.spark.measuring import Checksums, checksums_by, checksums_of, measured
+from delayedq.pipeline.spark.measuring import Checksums, checksums_by, checksums_of, measured, total
 from delayedq.pipeline.spark.reading import SMALL_ROWS, read_here
 from delayedq.pipeline.spark.schema import LAKE, MESSAGES
 from delayedq.pipeline.spark.session import READ_ERRORS, first_line
 from delayedq.sql.states import FINAL_STATES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime
 
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -112,8 +115,6 @@ DELETED_AT_ONCE = 10_000
 #: versions of it, and the table has the newer one.
 _SAME = ("id", "finished_at")
 
-_KEYS = ("source", "batch", *_SAME)
-
 #: Ids that are named of those that something is said of.
 _NAMED = 10
 
@@ -151,10 +152,23 @@ class Copying:
         """What other batches of this database hold (LAKE)."""
         return self.lake.history(snapshot=self.snapshot, source=self.place.source, batches=self.known)
 
+    def in_both(self, stored: DataFrame) -> DataFrame:
+        """Of `before` the rows whose messages are stored, too (LAKE, `__file`).
+
+        `__same`: with the same values. Such a row is a copy, and looks as if it were of this batch; another one is an
+        older version. `__batch` is the one that it is of.
+        """
+        files = self.snapshot.chosen(source=[self.place.source], batch=self.known)
+        of_database = (F.col("source") == self.place.source) & F.col("batch").isin(*self.known)
+        before = _told(_of_files(self, files).where(of_database))
+        both = before.join(_told(stored).select(*_SAME, F.col("__digest").alias("__stored")), [*_SAME])
+        same = F.col("__digest") == F.col("__stored")
+        own = {name: F.when(same, value).otherwise(F.col(name)) for name, value in self._own().items()}
+        return both.withColumns({"__same": same, "__batch": F.col("batch")} | own)
+
     def copied_before(self) -> DataFrame:
         """Of `before` the rows that are copies of what is stored, as if they were of this batch (LAKE)."""
-        same = _told(self.before()).join(_told(self.stored()).select("id", "__digest"), ["id", "__digest"], "left_semi")
-        return same.withColumns(self._own()).select(LAKE.names)
+        return self.in_both(self.stored()).where("__same").select(LAKE.names)
 
     def own(self) -> DataFrame:
         """What the lake has published of the batch (LAKE)."""
@@ -177,10 +191,6 @@ class Copying:
         """What the place holds, published or not; the columns of `Lake.files`."""
         return self.lake.read(self.place)
 
-    def replaced(self) -> DataFrame:
-        """Of `before` the rows that are older versions of what is written (LAKE)."""
-        return self.before().join(self.written().select(*_SAME), [*_SAME], "left_semi").select(LAKE.names)
-
     def _own(self) -> dict[str, Column]:
         return {
             "schema_version": F.lit(VERSION),
@@ -192,13 +202,25 @@ class Copying:
 class Verified(NamedTuple):
     """A copy that holds what the table holds: its own files, and what they and those of other batches add up to.
 
-    replaced: by the number of their batch, what the older versions of rows add up to.
+    replaced: by the number of their batch, what the older versions of rows add up to; former: the files that hold them.
     """
 
     files: list[DataFile]
     own: Checksums
     row_count: int
     replaced: dict[int, Checksums]
+    former: list[DataFile]
+
+
+class Before(NamedTuple):
+    """What other batches hold of what is stored: the sums of copies, and those of older versions by their batch.
+
+    former: the paths of the files that hold older versions.
+    """
+
+    copies: Checksums = Checksums()
+    replaced: dict[int, Checksums] = {}  # noqa: RUF012 - it is never changed
+    former: frozenset[str] = frozenset()
 
 
 class Rest(NamedTuple):
@@ -284,34 +306,58 @@ def verify(copying: Copying) -> Verified | None:
     are no copy either. Raises what Spark raises if the files can't be read for another cause.
     """
     table = _read_here(copying)
+    with _held(copying, _in_one_task(copying.stored_as(table), table)) as stored:
+        try:
+            files, own = measured(_in_one_task(copying.written(), table))
+            before = _before(copying, stored)
+        except READ_ERRORS as error:
+            if not is_damaged(copying.lake.table, copying.place.directory):
+                raise
+            logger.warning("The copy at %s can't be read back: %s", copying.place.directory, first_line(error))
+            return None
+        whole = own.with_(before.copies)
+        if whole != checksums_of(stored):
+            return None
+    former = [file for file in copying.snapshot.files if file.path in before.former]
+    return Verified(files, own, whole.row_count, before.replaced, former)
+
+
+@contextmanager
+def _held(copying: Copying, stored: DataFrame) -> Iterator[DataFrame]:
+    """What is stored, as of one moment, if it is compared with new files and with older ones: on disks of executors."""
+    if not copying.known:
+        yield stored
+        return
+    stored = stored.persist(StorageLevel.DISK_ONLY)
     try:
-        files, own = measured(_in_one_task(copying.written(), table))
-        whole = own.with_(checksums_of(copying.copied_before())) if copying.known else own
-    except READ_ERRORS as error:
-        if not is_damaged(copying.lake.table, copying.place.directory):
-            raise
-        logger.warning("The copy at %s can't be read back: %s", copying.place.directory, first_line(error))
-        return None
-    stored = checksums_of(_in_one_task(copying.stored_as(table), table))
-    if whole != stored:
-        return None
-    replaced = checksums_by(copying.replaced(), "batch") if copying.known and own.row_count else {}
-    return Verified(files, own, whole.row_count, {number: sums for (number,), sums in replaced.items()})
+        yield stored
+    finally:
+        with suppress(*READ_ERRORS):  # Spark has ended meanwhile
+            stored.unpersist()
 
 
-def rest(copying: Copying, replaced: Collection[int]) -> Rest:
-    """Write the files anew that hold older versions of rows of these batches, without them. Raises LakeUnusable.
+def _before(copying: Copying, stored: DataFrame) -> Before:
+    """In one scan of the older files."""
+    if not copying.known:
+        return Before()
+    sums = checksums_by(copying.in_both(stored), "__same", "__batch", "__file")
+    older = {key: value for key, value in sums.items() if not key[0]}
+    replaced: dict[int, Checksums] = {}
+    for (_, number, _), value in older.items():
+        replaced[number] = replaced.get(number, Checksums()).with_(value)
+    copies = total(value for key, value in sums.items() if key[0])
+    return Before(copies, replaced, frozenset(path for _, _, path in older))
+
+
+def rest(copying: Copying, former: list[DataFile]) -> Rest:
+    """Write these files anew, without the older versions of rows that are written. Raises LakeUnusable.
 
     What is written is read back, and compared with what was to be written.
     """
-    paths = copying.snapshot.chosen(source=[copying.place.source], batch=replaced)
-    older = copying.replaced()
-    with_older = {
-        row[0]
-        for row in _of_files(copying, paths).join(older, [*_KEYS], "left_semi").select("__file").distinct().collect()
-    }
-    former = [file for file in paths if file.path in with_older]
-    others = _of_files(copying, former).join(older, [*_KEYS], "left_anti").select(LAKE.names)
+    newer = copying.written().select(*(F.col(name).alias(f"__newer_{name}") for name in _SAME))
+    same = [F.col(name) == F.col(f"__newer_{name}") for name in _SAME]
+    of_database = (F.col("source") == copying.place.source) & F.col("batch").isin(*copying.known)
+    others = _of_files(copying, former).join(newer, reduce(and_, same, of_database), "left_anti").select(LAKE.names)
     directory = f"{copying.place.directory}-rest-{secrets.token_hex(4)}"
     if (expected := checksums_of(others)).row_count == 0:
         return Rest(former, [])
@@ -326,6 +372,7 @@ def rest(copying: Copying, replaced: Collection[int]) -> Rest:
 
 
 def _of_files(copying: Copying, files: Sequence[DataFile]) -> DataFrame:
+    """Their rows (LAKE, `__file`, `__size`)."""
     return copying.lake.files(*(file.path for file in files))
 
 

@@ -103,6 +103,8 @@ class Lake:
         The day is that of the directory, as readers of the table see it, whatever the zone of the session is.
         spoiled: pass over files that can't be read.
         """
+        if not paths:
+            return self._spark.createDataFrame([], LAKE).withColumns({"__file": F.lit(""), "__size": F.lit(0)})
         return self._read(*paths, spoiled=spoiled).select(
             *LAKE.names,
             F.regexp_extract("_metadata.file_path", _FILE, 1).alias("__file"),

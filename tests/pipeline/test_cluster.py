@@ -1,0 +1,117 @@
+"""The steps on a standalone cluster whose hosts are cut off in the middle: each message is there once, as it was.
+
+They take minutes, so only DELAYEDQ_TEST_SOAK=1 runs them, as `.ci/nightly` does.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+import subprocess
+import time
+
+import pytest
+
+from tests.missing import missing
+from tests.pipeline.lake import engines
+from tests.server import NoServer
+
+SOAK = os.environ.get("DELAYEDQ_TEST_SOAK") == "1"
+#: More than the command reads by itself, and more than a host does before it is cut off.
+ROWS = 150_000
+KIND = "tests.app.tasks.nothing"
+MONTH = ("--since", "2013-03-01", "--until", "2013-04-01")
+#: What tells rows from others, of the table and of the lake.
+_TOLD = "count(*), md5(string_agg(concat_ws('|', id, queue, kind, key, payload, {}, attempts), ',' ORDER BY id))"
+IN_TABLE = f"SELECT {_TOLD.format('outcome')} FROM delayedq_finishedmessage"
+IN_LAKE = f"SELECT {_TOLD.format('state')} FROM delta_scan(?)"
+STATE = "SELECT state FROM delayedq_pipeline_archivebatch WHERE is_open"
+NOTHING = [(0, None)]
+
+pytestmark = [
+    pytest.mark.timeout(1_200),
+    pytest.mark.skipif(not SOAK, reason="DELAYEDQ_TEST_SOAK=1 runs it"),
+]
+
+
+@pytest.fixture(scope="module")
+def running(java):
+    """The hosts, Spark and the database, which has no message."""
+    if shutil.which("ip") is None or subprocess.run(["unshare", "--net", "true"], check=False).returncode:
+        missing("hosts")
+    from tests.pipeline.cluster import cluster
+
+    try:
+        with cluster() as made:
+            yield made
+    except NoServer as reason:
+        missing("postgresql", reason)
+
+
+@pytest.fixture
+def filled(running):
+    """A month of history; the lake is new."""
+    from tests.pipeline.cluster import fill
+
+    with running.connection() as connection:
+        connection.execute("TRUNCATE delayedq_finishedmessage, delayedq_message, delayedq_pipeline_archivebatch")
+    shutil.rmtree(running.shared / "lake", ignore_errors=True)
+    fill(running, ROWS, KIND)
+    return running
+
+
+def archive(cluster):
+    return cluster.pipeline("archive", "--older-than", "0s")
+
+
+def in_lake(cluster):
+    return engines.asked(IN_LAKE, str(cluster.shared / "lake"))
+
+
+def cut_off(cluster, process, state, before):
+    """Cut off a worker that reads or changes the database while the batch is in this state; returns its name.
+
+    before: others, which are cut off already; the server does not know it.
+    """
+    while process.poll() is None:
+        at_database = cluster.workers_at_database() - set(before)
+        if at_database and cluster.asked(STATE) == [(state,)]:
+            worker = min(at_database)
+            cluster.cut(worker)
+            assert cluster.asked(STATE) == [(state,)]
+            return worker
+        time.sleep(0.01)
+    raise AssertionError(process.communicate())
+
+
+def test_hosts_that_are_cut_off_while_they_read_and_while_they_delete_lose_and_double_nothing(filled):
+    before = filled.asked(IN_TABLE)
+    assert before[0][0] == ROWS
+    process = filled.start(*archive(filled))
+    cut = []
+    try:
+        for state in ("planned", "deleting"):
+            cut.append(cut_off(filled, process, state, cut))
+        _, errors = process.communicate()
+    finally:
+        filled.kill(process)
+        for worker in cut:
+            filled.join(worker)
+    assert process.returncode == 0 or "Nothing is lost" in errors, errors[-3000:]
+
+    filled.run(*archive(filled))
+
+    assert in_lake(filled) == before
+    assert filled.asked(IN_TABLE) == NOTHING
+
+
+def test_what_is_archived_there_is_reported(filled):
+    before = filled.asked(IN_TABLE)
+    filled.run(*archive(filled))
+    assert in_lake(filled) == before
+
+    filled.run(*filled.pipeline("report", *MONTH, "--output", str(filled.shared / "report")))
+    with (filled.shared / "report" / "tables" / "by_kind.csv").open() as table:
+        counts = [int(row["n"]) for row in csv.DictReader(table)]  # of waits, runs and turnarounds
+    assert max(counts) == ROWS
