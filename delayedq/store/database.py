@@ -216,6 +216,10 @@ class Database(ABC):
     def is_deadlock(self, error: OperationalError) -> bool:
         """Whether this error says that the transaction was undone for the sake of another, and may be tried again."""
 
+    def is_stuck(self, error: Error) -> bool:  # noqa: ARG002 - none where a server has the files
+        """Whether this error will come again until the process ends, though the database is well again."""
+        return False
+
     # Migrations
 
     #: Whether an index can be built without a lock that claims wait for.

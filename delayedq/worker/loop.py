@@ -257,6 +257,7 @@ class Loop:
         self._busy_until, self._claimed, self._progress = 0.0, 0, time.monotonic()
         self._scans_when_quiet: int | None = None
         self._stop_by = float("inf")
+        self._stuck = False
         self._tally, self._lines = Tally(options.tallies, store.alias), TaskLines(wanted=options.lines)
 
     def _serves(self, queue: str) -> bool:
@@ -305,7 +306,7 @@ class Loop:
         connections[self._store.alias].close()
         signals.worker_stopped.send_robust(self.name, worker=self.name)
         if finished:
-            is_replaced = self.exhausted or self._leases.asked is WorkerCommand.RESTART
+            is_replaced = self._stuck or self.exhausted or self._leases.asked is WorkerCommand.RESTART
             return ExitCode.RECYCLE if is_replaced else ExitCode.DONE
         return ExitCode.LOST_THREADS if self._pool.lost else ExitCode.GAVE_UP
 
@@ -385,6 +386,12 @@ class Loop:
                 self._round_trip.sending.wait(HEAD_START)
             self._unpack(round_trip)
 
+    def _leave_if_stuck(self, error: Error) -> None:
+        """End at once if only a new process can reach the database again; what this one holds is released."""
+        if not self._stuck and self._store.database.is_stuck(error):
+            self._stuck, self._stop_by = True, time.monotonic()
+            logger.error("Worker %s can't write to its database any more (%s), and is replaced.", self.name, error)
+
     def _absorb(self, round_trip: RoundTrip) -> None:
         """Take over what the next round trip depends on."""
         busy = round_trip.answer.settled.busy
@@ -395,6 +402,7 @@ class Loop:
             if not isinstance(round_trip.error, Error):
                 raise round_trip.error
             self._outage.begin(round_trip.error, lacks_connection=round_trip.lacks_connection)
+            self._leave_if_stuck(round_trip.error)
             return
         self._outage.end()
         self._pool.round_trip_took(round_trip.ended_at - round_trip.began_at)

@@ -23,7 +23,7 @@ from delayedq.store.sqlite.sql import DATA_VERSION
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from django.db import OperationalError
+    from django.db import Error, OperationalError
 
 # Times on their way into the statements of SQLite, and out of its rows.
 
@@ -126,6 +126,17 @@ class SQLiteDatabase(Database):
     def is_deadlock(self, error: OperationalError) -> bool:
         """Another connection wrote between a transaction's first read and its first write."""
         return getattr(error.__cause__, "sqlite_errorname", None) == "SQLITE_BUSY_SNAPSHOT"
+
+    def is_stuck(self, error: Error) -> bool:
+        """What opened the database while its files were read-only can't write until all connections of the process are
+        closed at one time: they share one descriptor of the `-shm` file. With the files writable, only that is left.
+        """
+        name = str(self.connection.settings_dict["NAME"])
+        said = getattr(error.__cause__, "sqlite_errorname", "")
+        if not said.startswith("SQLITE_READONLY") or name.startswith("file:"):
+            return False
+        files = (Path(f"{name}{suffix}") for suffix in ("", "-wal", "-shm"))
+        return all(os.access(one, os.W_OK) for one in (Path(name).parent, *files) if one.exists())
 
     def migration_lock(self) -> ExitStack | None:
         """A locked file beside the database, which has no locks of sessions. It is there while somebody migrates.
