@@ -98,4 +98,4 @@ def _columns(starts: Sequence[datetime], span: BusySpan) -> Iterator[str]:
         if span is BusySpan.WEEK:
             yield formatted(local, "D") if number % 4 == 0 else ""
         else:
-            yield f"{local:%H:%M}" if number % 3 == 0 else ""
+            yield f"{local:%H:%M}" if number % (6 if span is BusySpan.DAY else 3) == 0 else ""
