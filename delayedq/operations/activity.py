@@ -15,7 +15,7 @@ from delayedq.core.outlook import Outlook, Trend, outlook
 from delayedq.cron.beat import SETTINGS
 from delayedq.models import CronSchedule, FinishedMessage, Message, Outcome, is_free
 from delayedq.operations.browsing import Selection, listed, scan_live
-from delayedq.operations.counting import Count, bounded_rows, in_lanes
+from delayedq.operations.counting import Count, bounded_rows, in_lanes, outside
 from delayedq.operations.pauses import paused_now
 from delayedq.operations.workers import live_workers, running_ids, serves
 from delayedq.sql import waits
@@ -139,8 +139,8 @@ def _part(ordered: Sequence[float], share: float) -> float | None:
 def _backlog(store: Store, now: datetime, since: datetime, ended: Sequence[Ended]) -> tuple[Count, Outlook]:
     """What is due of tasks that are not paused, and when it will be empty."""
     paused = paused_now(store)
-    waiting = _waiting(store, now, paused)
-    due = bounded_rows(waiting.filter(is_free(now)), COUNTED)
+    waiting, planned = _waiting(store, now, paused)
+    due = bounded_rows(waiting.filter(is_free(now)), COUNTED, planned.filter(is_free(now)))
     if not due.number:
         return due, Outlook(Trend.EMPTY)
     width = max(1e-6, (now - since).total_seconds() / PARTS)
@@ -157,11 +157,15 @@ def _backlog(store: Store, now: datetime, since: datetime, ended: Sequence[Ended
     return due, outlook(due.number, parts([row.ended_at for row in left]), parts(came), width)
 
 
-def _waiting(store: Store, now: datetime, paused: Paused) -> QuerySet[Message]:
-    """What is due or runs, by the index of what is due."""
-    lanes = [lane for lane in store.lanes() if BARE not in lane.queue and lane.queue not in paused.queues]
-    rows = in_lanes(store, lanes).filter(scheduled_at__lte=now)
-    return rows.exclude(kind__in=paused.kinds) if paused.kinds else rows
+def _waiting(store: Store, now: datetime, paused: Paused) -> tuple[QuerySet[Message], QuerySet[Message]]:
+    """What is due or runs: by the index of what is due, and as the planner estimates it well."""
+    known = store.lanes()
+    lanes = [lane for lane in known if BARE not in lane.queue and lane.queue not in paused.queues]
+    others = {lane.queue for lane in known} - {lane.queue for lane in lanes}
+    rows, planned = (each.filter(scheduled_at__lte=now) for each in (in_lanes(store, lanes), outside(store, others)))
+    if not paused.kinds:
+        return rows, planned
+    return rows.exclude(kind__in=paused.kinds), planned.exclude(kind__in=paused.kinds)
 
 
 # Threads

@@ -205,11 +205,13 @@ def _count_queues(store: Store, now: datetime, heads: Iterable[LaneHead], found:
     for queue in queues[:QUEUES]:
         priorities = {lane.priority for lane in lanes if lane.queue == queue}
         rows = Message.objects.using(store.alias).filter(queue=queue, priority__in=priorities)
-        due = rows.filter(is_free(now), scheduled_at__lte=now)
-        found.due[queue, ""] = bounded_rows(due, FEW).number
+        planned = Message.objects.using(store.alias).filter(queue=queue)
+        is_due, is_scheduled = Q(is_free(now), scheduled_at__lte=now), Q(scheduled_at__gt=now)
+        due = rows.filter(is_due)
+        found.due[queue, ""] = bounded_rows(due, FEW, planned.filter(is_due)).number
         if limited := [priority for priority in priorities if is_limited(priority)]:
             found.limited[queue] = bounded_rows(due.filter(priority__in=limited), FEW).number
-        found.scheduled[queue, ""] = bounded_rows(rows.filter(scheduled_at__gt=now), FEW).number
+        found.scheduled[queue, ""] = bounded_rows(rows.filter(is_scheduled), FEW, planned.filter(is_scheduled)).number
 
 
 def _count_channels(store: Store, now: datetime, found: Backlog) -> None:

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections
+from django.db.models import Q
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -38,7 +39,7 @@ from delayedq.sql.states import MessageState, states_of
 from delayedq.store.operator import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from datetime import datetime
 
     from django.db.models import QuerySet
@@ -158,11 +159,11 @@ def count_live(store: Store, selection: Selection) -> Count:
     if selection.key is not None:
         return _keyed(store, selection.key, messages)
     if selection.is_range:
-        return bounded_rows(_in_lanes(store, selection), SCANNED_BOUND)
+        return bounded_rows(_in_lanes(store, selection), SCANNED_BOUND, messages)
     if not selection.is_indexed:
         return _count(scan_live(store, selection, None, SCANNED_BOUND), messages)
     if selection.since or selection.until or selection.priority is not None:
-        return _indexed(_in_lanes(store, selection))
+        return bounded_rows(_in_lanes(store, selection), BOUND, messages)
     # The due index is partial: the planner uses it only if the query compares `queue`; no queue is "".
     return _indexed(messages.filter(queue__gt="").order_by("queue", "priority", "scheduled_at"))
 
@@ -217,9 +218,12 @@ def counted(lanes: Iterable[QuerySet[Message]], most: int) -> int:
     return total
 
 
-def bounded_rows(rows: QuerySet[Any], most: int) -> Count:
-    """Of rows that an index finds: exact up to `most`, above it an estimate."""
-    return _counted(rows[: most + 1].count(), rows, most)
+def bounded_rows(rows: QuerySet[Any], most: int, planned: QuerySet[Any] | None = None) -> Count:
+    """Of rows that an index finds: exact up to `most`, above it an estimate.
+
+    planned: the same rows, asked for as the planner estimates them well (see `outside`); if None, `rows`.
+    """
+    return _counted(rows[: most + 1].count(), rows if planned is None else planned, most)
 
 
 def _in_lanes(store: Store, selection: Selection) -> QuerySet[Message]:
@@ -418,11 +422,11 @@ def state_counts(store: Store, now: datetime, paused: Paused | None = None) -> S
 
 def _many(store: Store, now: datetime, paused: Paused, dead: Count) -> StateCounts:
     lanes = lanes_of(store)
-    due = in_lanes(store, lanes).filter(is_free(now), scheduled_at__lte=now)
-    scheduled = in_lanes(store, lanes).filter(scheduled_at__gt=now, attempt=0)
-    found = [FEW + 1, *(rows[: FEW + 1].count() for rows in (due, scheduled))]
-    live = Message.objects.using(store.alias).filter(queue__gt="")
-    counts = _bounded_each([live, due, scheduled], found, FEW)
+    is_due, is_scheduled = Q(is_free(now), scheduled_at__lte=now), Q(scheduled_at__gt=now, attempt=0)
+    due = in_lanes(store, lanes).filter(is_due)
+    found = [FEW + 1, *(rows[: FEW + 1].count() for rows in (due, in_lanes(store, lanes).filter(is_scheduled)))]
+    live = outside(store, ())
+    counts = _bounded_each([live, live.filter(is_due), live.filter(is_scheduled)], found, FEW)
     return StateCounts(
         live=counts[0],
         due=counts[1],
@@ -450,3 +454,13 @@ def in_lanes(store: Store, lanes: list[Lane]) -> QuerySet[Message]:
     """All messages, found by their lanes: the due index serves a range of time only within one."""
     queues, priorities = {lane.queue for lane in lanes}, {lane.priority for lane in lanes}
     return Message.objects.using(store.alias).filter(queue__in=queues, priority__in=priorities)
+
+
+def outside(store: Store, queues: Collection[str]) -> QuerySet[Message]:
+    """All messages but those of these queues, as the planner estimates them well.
+
+    Of a list of names that together have nearly all rows, it adds up the shares; if their sum is above 1 by ever so
+    little, it takes the names for independent, and its estimate is too low by up to 37 %.
+    """
+    rows = Message.objects.using(store.alias).filter(queue__gt="")
+    return rows.exclude(queue__in=queues) if queues else rows
