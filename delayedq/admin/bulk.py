@@ -16,6 +16,7 @@ from django.contrib import messages
 from django.core import signing
 from django.core.exceptions import ValidationError
 from django.http import HttpResponseRedirect, QueryDict
+from django.middleware.csrf import get_token
 from django.urls import path, reverse
 from django.utils.html import format_html
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -265,7 +266,7 @@ class BulkAdmin(ReadOnlyAdmin):
             context = {"action": action, "edit": edit, "given": given, "ongoing": carry_on}
             return self.page(request, "ongoing.html", f"{action.label}…", context)
         self.log_change(request, edit, f"{said}: {summary(edit.changed, skipped)}")
-        messages.success(request, _success(action, edit, skipped))
+        messages.success(request, _success(request, action, edit, skipped))
         return HttpResponseRedirect(chosen.back or f"{self.list_url}?{chosen.query}")
 
     def _ongoing(self, request: HttpRequest, action: Action) -> Ongoing:
@@ -306,9 +307,14 @@ def _ids(texts: Sequence[str]) -> list[int]:
     return ids
 
 
-def _success(action: Action, edit: Edit, skipped: Counter[str]) -> str:
+def _success(request: HttpRequest, action: Action, edit: Edit, skipped: Counter[str]) -> str:
+    """What was done, with a button that undoes it at once: who has just done it needs no preview of what was before."""
     said = f"{action.label}: {summary(edit.changed, skipped)}."
     if not edit.changed:
         return said
+    form = (
+        '{} <form method="post" action="{}" class="dq-undo">'
+        '<input type="hidden" name="csrfmiddlewaretoken" value="{}"><button type="submit">{}</button></form>'
+    )
     undo = reverse("admin:delayedq_edit_undo", args=[edit.pk])
-    return format_html('{} <a href="{}">{}</a>', said, undo, _("Undo"))
+    return format_html(form, said, undo, get_token(request), _("Undo"))

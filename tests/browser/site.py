@@ -140,9 +140,9 @@ class MessagesPage(Page):
         return self.page.locator(".messagelist").inner_text()
 
     def undo(self):
-        """Follow the Undo link of the note on the last action."""
-        self.page.locator(".messagelist").get_by_role("link", name="Undo").click()
-        self.page.get_by_role("button", name="Undo", exact=True).click()
+        """Press *Undo* in the note on the last action."""
+        self.page.locator(".messagelist").get_by_role("button", name="Undo").click()
+        self.page.wait_for_url("**/edit/*/change/")
         return self
 
 
