@@ -51,7 +51,7 @@ from delayedq.operations.figures import (
     durations,
     figures,
     forecast,
-    stampedes,
+    stampedes_in,
 )
 from delayedq.operations.rules import Rule, Verb
 from delayedq.operations.verdict import verdict
@@ -413,7 +413,7 @@ class DashboardAdmin(TaskPages):
         ahead = chosen_in(Ahead, request.GET.get("ahead"), Ahead.DAY)
         now = self.store.now()
         found = forecast(self.store, ahead, now)
-        stampeding = stampedes(found.minutes)
+        stampeding = stampedes_in(self.store, found)
         return self.page(
             request,
             "forecast.html",

@@ -23,7 +23,7 @@ from delayedq.cron.expressions import ticks
 from delayedq.exceptions import DelayedQError
 from delayedq.limits.operator import OVERDUE, LimitsAhead, limits_ahead
 from delayedq.models import CronSchedule, FinishedMessage, Message
-from delayedq.operations.counting import ids_since, read_bounded
+from delayedq.operations.counting import ids_since, in_lanes, read_bounded
 from delayedq.store import operator_store
 from delayedq.store.figures import Grid
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from delayedq.cron.definitions import Definition
     from delayedq.store.base import Store
     from delayedq.store.figures import Durations, EndedCount
+    from delayedq.store.protocol import Lane
 
 #: Dead letters are counted in their index alone, which is cheaper: this many times MOST of them are read.
 DEAD_TIMES = 4
@@ -228,6 +229,9 @@ MINUTE = timedelta(minutes=1)
 #: A minute is a stampede with at least STAMPEDE messages and at least STAMPEDE_TIMES the average of a minute.
 STAMPEDE, STAMPEDE_TIMES = 100, 10
 
+#: If a sample was read, so many of the likeliest stampedes are counted, each up to so many messages.
+CHECKED, COUNTED = 20, 10_000
+
 #: At most this many ticks of one schedule are counted (one per minute makes 10,080 in a week).
 MOST_TICKS = 20_000
 
@@ -357,8 +361,35 @@ def _covered(definition: Definition, schedule: CronSchedule | None, now: datetim
     return max(now, schedule.covered_until)
 
 
-def stampedes(minutes: Sequence[Minute]) -> list[Minute]:
-    """The minutes in which far more messages fall due than on average, the largest first."""
+def stampedes(
+    minutes: Sequence[Minute], counted: Callable[[Sequence[Minute]], list[Minute]] | None = None
+) -> list[Minute]:
+    """The minutes in which far more messages fall due than on average, the largest first.
+
+    counted: makes exact what is known by a sample; None: `minutes` are exact.
+    """
     mean = sum(minute.due for minute in minutes) / max(len(minutes), 1)
-    least = max(STAMPEDE, STAMPEDE_TIMES * mean)
-    return sorted((minute for minute in minutes if minute.due >= least), key=lambda minute: -minute.due)
+
+    def chosen(among: Sequence[Minute]) -> list[Minute]:
+        found = [minute for minute in among if minute.due >= max(STAMPEDE, STAMPEDE_TIMES * mean)]
+        return sorted(found, key=lambda minute: -minute.due)
+
+    return chosen(minutes) if counted is None else chosen(counted(chosen(minutes)))
+
+
+def stampedes_in(store: Store, found: Forecast) -> list[Minute]:
+    """Those of a forecast. Of a sample, the likeliest are counted, and the others left out.
+
+    A sample has slices of ids: of messages that were made in the order in which they are due, a slice meets all of one
+    minute and none of the next ones, which seems to be a stampede.
+    """
+    if found.one_in == 1:
+        return stampedes(found.minutes)
+    lanes = store.lanes()
+    return stampedes(found.minutes, lambda likely: [_counted(store, lanes, one) for one in likely[:CHECKED]])
+
+
+def _counted(store: Store, lanes: list[Lane], minute: Minute) -> Minute:
+    rows = in_lanes(store, lanes).filter(scheduled_at__gte=minute.start, scheduled_at__lt=minute.start + MINUTE)
+    number = rows[:COUNTED].count()
+    return minute._replace(waiting=number if number < COUNTED else max(number, minute.waiting))

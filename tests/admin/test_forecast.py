@@ -13,7 +13,7 @@ from delayedq.cron.beat import beat
 from delayedq.cron.definitions import definitions, read_stored
 from delayedq.models import CronSchedule, Message
 from delayedq.operations import counting
-from delayedq.operations.figures import MINUTE, Ahead, Minute, forecast, stampedes
+from delayedq.operations.figures import MINUTE, Ahead, Minute, forecast, stampedes, stampedes_in
 from delayedq.operations.wording import exact
 from tests.admin.given import MESSAGES, confirm, text_of
 from tests.admin.test_dashboard import live
@@ -234,6 +234,21 @@ def test_the_map_has_every_minute_of_a_day_with_a_clock_change(start):
 @pytest.mark.parametrize(("due", "most", "expected"), [(0, 0, 0), (1, 1, 5), (1, 1_000_000, 1), (25, 100, 3)])
 def test_small_counts_stay_visible_beside_large_ones(due, most, expected):
     assert level(due, most) == expected
+
+
+def test_a_cluster_in_a_sample_is_no_stampede(store, cron, monkeypatch):
+    """Of messages made in the order in which they are due, a slice of the sample has all of a minute."""
+    for name, value in (("counting.MOST", 300), ("counting.FIRST_SHARE", 0.05)):
+        monkeypatch.setattr(f"delayedq.operations.{name}", value)
+    monkeypatch.setattr("delayedq.core.sampling.PARTS", 10)
+    begin = store.now().replace(minute=0, second=0, microsecond=0) + timedelta(hours=2)
+    in_order = [begin + timedelta(seconds=2 * number) for number in range(3_000)]
+    together = [begin + timedelta(hours=5, minutes=minute) for minute in range(10) for _ in range(400)]
+    wait(*in_order, *together)
+    found = forecast(store, Ahead.DAY)
+    assert found.one_in > 1
+    assert any(minute.start < together[0] for minute in stampedes(found.minutes))
+    assert {minute.waiting for minute in stampedes_in(store, found)} == {400}
 
 
 # The page
