@@ -80,7 +80,7 @@ def _wanted(options: Options, snapshot: Snapshot, source: str) -> WantedRows:
 def _last_ends(tables: Iterable[pa.Table]) -> list[pa.Table]:
     """The rows. Of a message that ended several times it is the last end: the table has one row for each.
 
-    They stay as Arrow has them: as dicts they would take ten times the memory.
+    They stay as Arrow has them: as dicts they would take several times the memory.
     """
     found: list[pa.Table] = []
     for table in tables:
