@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import batched
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from django.db import connections
 from django.db.models import Q
 from django.db.models.functions import Left
 
@@ -21,15 +22,18 @@ from delayedq.store import operator_store
 from delayedq.store.operator import FIRST, LAST, EndedQuery, KeysetPage, LiveQuery, Position
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime
 
-    from django.db.models import QuerySet
+    from django.db.models import Model, QuerySet
 
     from delayedq.store.base import Store
     from delayedq.store.protocol import Lane
 
 PAGE = 50
+
+#: A search by key reads the ranges of so many kinds by one statement.
+UNITED = 100
 
 #: A page reads at most this many rows, divided among the lanes, but at least one page per lane.
 DEPTH = 10_000
@@ -171,9 +175,8 @@ def by_key(store: Store, text: str, selection: Selection, after: KeyPosition | N
     """
     chosen, id_ = listed(selection.messages(store.alias)), id_in(text)
     named = [] if after else [*_by_id(chosen, text).values()]
-    found: list[Message] = []
-    for messages in key_ranges(store, text, chosen if id_ is None else chosen.exclude(pk=id_), after and after.key):
-        found += messages[: PAGE + 2]
+    others = chosen if id_ is None else chosen.exclude(pk=id_)
+    found = [row for rows in united(key_ranges(store, text, others, after and after.key), PAGE + 2) for row in rows]
     found.sort(key=_key_position)
     return [*named, *[row for row in found if after is None or _key_position(row) > after][: PAGE + 1]]
 
@@ -195,6 +198,17 @@ def key_ranges(
     keys = keys if first is None else keys._replace(first=max(first, keys.first))
     for kind in operator_store(store.alias).keyed_kinds(keys):
         yield messages.filter(kind=kind, key__gte=keys.first, key__lte=keys.last).order_by("kind", "key")
+
+
+def united[M: Model](ranges: Iterable[QuerySet[M]], most: int) -> Iterator[QuerySet[M]]:
+    """Up to `most` rows of each of these, by a query for UNITED of them. SQLite has no order within a part of one, so
+    there it is a query for each.
+    """
+    for some in batched((rows[:most] for rows in ranges), UNITED):
+        if connections[some[0].db].features.supports_slicing_ordering_in_compound:
+            yield some[0].union(*some[1:], all=True) if len(some) > 1 else some[0]
+        else:
+            yield from some
 
 
 def find_ended(store: Store, text: str) -> list[FinishedMessage]:

@@ -30,6 +30,7 @@ from delayedq.operations.browsing import (
     live_rows,
     scan_history,
     scan_live,
+    united,
 )
 from delayedq.operations.pauses import paused_now
 from delayedq.operations.reading import lanes_of
@@ -170,7 +171,7 @@ def count_live(store: Store, selection: Selection) -> Count:
 
 def _keyed(store: Store, prefix: str, messages: QuerySet[Message]) -> Count:
     found: int = 0
-    for rows in key_ranges(store, prefix, messages):
+    for rows in united(key_ranges(store, prefix, messages), BOUND + 1):
         found += rows[: BOUND + 1 - found].count() if found <= BOUND else 0
     return _counted(found, messages, BOUND)
 

@@ -220,3 +220,15 @@ def _ended(number, key, kind="tests.remind", payload="{}"):
         id=number + 1, key=key, kind=kind, queue="mail", priority=0, payload=payload, outcome="succeeded",
         created_at=at, scheduled_at=at, scheduled_at_initially=at, finished_at=at, attempts=1, max_attempts=1,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
+def test_the_keys_of_150_tasks_are_found_by_a_statement_for_many_tasks(operator, store, connection):
+    """On SQLite, each takes one of its own."""
+    for number in range(150):
+        offer(store, f"UA{number:03}", kind=f"shop.tasks.task_{number}")
+    with CaptureQueriesContext(connection) as captured:
+        page = operator.get(MESSAGES, {"q": "UA"})
+    assert len(captured) <= 30
+    assert keys_on(page) == [f"UA{number:03}" for number in range(50)]
+    assert "150 messages" in text_of(page)
