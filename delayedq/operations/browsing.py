@@ -16,7 +16,7 @@ from delayedq.core.instants import MICROSECOND
 from delayedq.models import FinishedMessage, Message, PausedQueue, PausedTask, has_run_out, is_free, is_held
 from delayedq.operations.argument_search import ArgumentText, argument_in, that_show
 from delayedq.operations.pauses import paused_now
-from delayedq.operations.reading import lanes_of
+from delayedq.operations.reading import keyed_kinds_of, lanes_of
 from delayedq.sql.states import TERMS, MessageState
 from delayedq.store import operator_store
 from delayedq.store.operator import FIRST, LAST, EndedQuery, KeysetPage, LiveQuery, Position
@@ -163,7 +163,7 @@ def _depth(selection: EndedSelection) -> int:
 def find_live(store: Store, text: str) -> list[Message]:
     """Live messages with exactly this key, and the one with this id. (`finding` also knows how keys begin.)"""
     messages = listed(Message.objects.using(store.alias))
-    kinds = operator_store(store.alias).keyed_kinds()
+    kinds = keyed_kinds_of(store.alias)
     found = {row.pk: row for row in messages.filter(kind__in=kinds, key=text)}
     return list((found | _by_id(messages, text)).values())
 
@@ -196,7 +196,7 @@ def key_ranges(
         return
     keys = KeyRange.of_prefix(prefix)
     keys = keys if first is None else keys._replace(first=max(first, keys.first))
-    for kind in operator_store(store.alias).keyed_kinds(keys):
+    for kind in keyed_kinds_of(store.alias, keys):
         yield messages.filter(kind=kind, key__gte=keys.first, key__lte=keys.last).order_by("kind", "key")
 
 
@@ -303,7 +303,7 @@ class Selection:
 def _with_key(alias: str, prefix: str) -> dict[str, Any]:
     """Ranges of the index of keys, one for each kind."""
     keys = KeyRange.of_prefix(prefix)
-    return {"kind__in": operator_store(alias).keyed_kinds(keys), "key__gte": keys.first, "key__lte": keys.last}
+    return {"kind__in": keyed_kinds_of(alias, keys), "key__gte": keys.first, "key__lte": keys.last}
 
 
 def _in_state(state: MessageState | None, now: datetime) -> Q:

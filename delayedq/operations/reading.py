@@ -13,9 +13,13 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from delayedq.store import operator_store, store_for
+from delayedq.store.operator import ALL_KEYS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from delayedq.core.conditions import KeyRange
     from delayedq.store.base import Store
     from delayedq.store.protocol import Lane
 
@@ -60,3 +64,8 @@ def read_once[Row](store: Store, name: str, read: Callable[[], list[Row]]) -> li
 def lanes_of(store: Store) -> list[Lane]:
     """The lanes that have messages."""
     return read_once(store, "lanes", store.lanes)
+
+
+def keyed_kinds_of(alias: str, keys: KeyRange = ALL_KEYS) -> list[str]:
+    """The kinds of the live messages whose keys are in this range, and perhaps more; MySQL asks for each kind."""
+    return read_once(store_for(alias), f"kinds {keys}", lambda: operator_store(alias).keyed_kinds(keys))
