@@ -18,5 +18,5 @@ class Cell(NamedTuple):
 
 
 def level(number: float, most: float) -> int:
-    """The square root keeps small numbers visible beside large ones."""
-    return ceil(LEVELS * sqrt(number / most)) if number else 0
+    """The square root keeps small numbers visible beside large ones. A sum of floats may be above the most by a bit."""
+    return min(LEVELS, ceil(LEVELS * sqrt(number / most))) if number else 0

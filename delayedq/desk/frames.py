@@ -8,7 +8,7 @@ from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
 
-from delayedq.core.bounds import KEY_LENGTH, is_storable
+from delayedq.core.bounds import KEY_LENGTH, NAME_LENGTH, is_storable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +31,7 @@ def framed(
 def asked_queue(given: QueryDict) -> str:
     """The queue that a request names; an empty text for none, and for a name that no database stores."""
     queue = given.get("queue", "")
-    return queue if is_storable(queue) else ""
+    return queue if len(queue) <= NAME_LENGTH and is_storable(queue) else ""
 
 
 def asked_text(given: QueryDict) -> str:

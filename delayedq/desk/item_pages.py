@@ -415,6 +415,7 @@ def _page(
         "clock_left": item.clock_left(now),
         "others": presence.others(item, request.user, now) if item.is_open else [],
         "live_from": link(request, "present", item.pk),
+        "page_url": link(request, "item", item.pk),
         "is_held": holder is not None,
         "renew_every": _renew_every(_desk(item)),
         "reviewing": reviewing,

@@ -349,7 +349,8 @@ class SavedView(models.Model):
 class Presence(models.Model):
     """Who had the page of an item open, since when, and at which moment last."""
 
-    item = models.ForeignKey(Item, models.CASCADE, related_name="+")
+    # No constraint: it would wait for whoever decides the item, whose project may take its time in that transaction.
+    item = models.ForeignKey(Item, models.CASCADE, related_name="+", db_constraint=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
     since = models.DateTimeField()
     at = models.DateTimeField()

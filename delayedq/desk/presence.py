@@ -6,7 +6,7 @@ import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from django.db import DatabaseError, router, transaction
+from django.db import DatabaseError, IntegrityError, router, transaction
 
 from delayedq.desk.models import Presence
 
@@ -33,7 +33,7 @@ def others(item: Item, user: Any, now: datetime) -> list[tuple[Any, timedelta]]:
 
 
 def _note(item: Item, user: Any, now: datetime) -> None:
-    """An error of the database is logged: who has a page open is no reason not to show it."""
+    """An error of the database is logged in one line: who has a page open is no reason not to show it."""
     alias = router.db_for_write(Presence)
     rows = Presence.objects.using(alias)
     mine = rows.filter(item=item, user=user)
@@ -43,5 +43,7 @@ def _note(item: Item, user: Any, now: datetime) -> None:
                 return
             rows.filter(user=user, at__lt=now - KEPT).delete()
             rows.create(item_id=item.pk, user_id=user.pk, since=now, at=now)
-    except DatabaseError:
-        logger.warning("Who has the desk item %s open was not stored.", item.pk, exc_info=True)
+    except IntegrityError:  # another page of the same user has just done it, or the user was deleted
+        return
+    except DatabaseError as error:
+        logger.warning("Who has the desk item %s open was not stored: %s", item.pk, str(error).strip())

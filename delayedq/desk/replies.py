@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from django import forms
@@ -35,7 +36,13 @@ class ChooseForm(forms.Form):
         rows = ReplyTemplate.objects.filter(kind=kind).order_by("name", "field", "pk")[:OFFERED]
         self.templates = {str(row.pk): row for row in rows}
         field: Any = self.fields["template"]
-        field.choices = [("", "-"), *((key, row.name) for key, row in self.templates.items())]
+        named = Counter(row.name for row in self.templates.values())
+        field.choices = [("", "-"), *((key, _named(row, named[row.name])) for key, row in self.templates.items())]
+
+
+def _named(template: ReplyTemplate, number: int) -> str:
+    """Its name; with its field, if several have that name."""
+    return template.name if number == 1 else f"{template.name} ({template.field})"
 
 
 def offered(kind: str) -> ChooseForm | None:

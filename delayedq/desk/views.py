@@ -135,6 +135,7 @@ def team_page(
     page = open_items.found(chosen, names, text, SHOWN) if text else _of_team(chosen, only, names, after)
     may_see = request.user.has_perm("delayedq_desk.view_item")
     may_deal = bool(queue) and may_see and rules.may(request.user, "assign", queue)  # the groups are the same for both
+    shown = f"{link(request, 'team')}?{urlencode(filters.asked | ({'after': after} if after else {}))}"
     context = {
         "title": _("Team desk"),
         "now": now,
@@ -152,7 +153,8 @@ def team_page(
         "views": _views_of(request.user, filters),
         "may_save": may_see,
         "saving": saving,
-        "live_from": f"{link(request, 'team')}?{urlencode(filters.asked | ({'after': after} if after else {}))}",
+        "live_from": shown,
+        "page_url": shown,
     }
     return framed(request, site, "team", context, status)
 

@@ -248,11 +248,7 @@ def _look_after(item: Item, desk: Desk, now: datetime) -> None:
     rows = Item.objects.using(item._state.db).open().filter(pk=item.pk)  # noqa: SLF001
     if item.due_at <= now:
         _tell_late(rows, item, now)
-    elif (
-        item.clock_left(now) is None
-        and item.due_at - desk.warn_before <= now
-        and rows.filter(warned_at=None).update(warned_at=now)
-    ):
+    elif item.due_at - desk.warn_before <= now and rows.filter(warned_at=None).update(warned_at=now):
         signals.tell(signals.item_due_soon, item)
 
 

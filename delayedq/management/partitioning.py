@@ -9,25 +9,30 @@ from django.utils.translation import gettext as _
 
 from delayedq.conf import get_settings
 from delayedq.exceptions import CannotPartition
-from delayedq.store.protocol import PartitionChange, PartitionStep
+from delayedq.management.telling import as_json
+from delayedq.store.protocol import PartitionStep
 
 if TYPE_CHECKING:
     from django.core.management.base import OutputWrapper
 
     from delayedq.store.base import Store
+    from delayedq.store.protocol import PartitionChange
 
 
-def run_partition(store: Store, out: OutputWrapper) -> None:
-    """Say each step when it is done. Raises CommandError where it can't be done."""
-    is_done = True
+def run_partition(store: Store, out: OutputWrapper, *, as_data: bool) -> None:
+    """Say each step when it is done; with `as_data`, all at the end. Raises CommandError where it can't be done."""
+    done: list[PartitionChange] = []
     try:
         for change in store.partition_history(get_settings().RETENTION):
-            is_done = False
-            out.write(_said(change))
-            out.flush()
+            done.append(change)
+            if not as_data:
+                out.write(_said(change))
+                out.flush()
     except CannotPartition as error:
         raise CommandError(str(error)) from error
-    if is_done:
+    if as_data:
+        out.write(as_json([{"step": one.step, "table": one.name} for one in done]))
+    elif not done:
         out.write(_("The history is partitioned, and no partition is due to be made or dropped."))
 
 

@@ -171,7 +171,7 @@ def count_live(store: Store, selection: Selection) -> Count:
 
 def _keyed(store: Store, prefix: str, messages: QuerySet[Message]) -> Count:
     found: int = 0
-    for rows in united(key_ranges(store, prefix, messages), BOUND + 1):
+    for rows in united(key_ranges(store, prefix, messages.values("pk")), BOUND + 1):
         found += rows[: BOUND + 1 - found].count() if found <= BOUND else 0
     return _counted(found, messages, BOUND)
 

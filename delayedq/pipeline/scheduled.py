@@ -53,19 +53,22 @@ def scheduled_steps(alias: str, now: datetime) -> list[ScheduledStep]:
         return []
     runs = StepRun.objects.in_bulk()
     rows = Message.objects.filter(id__in=[run.message_id for run in runs.values()])
-    live = {row.pk: state_of(row, now) for row in rows}
+    states = {row.pk: state_of(row, now) for row in rows}
+    unsaid = [run.message_id for run in runs.values() if run.ended_at is None and run.message_id not in states]
+    # Its end could not be recorded, though its message has one.
+    states |= FinishedMessage.objects.filter(id__in=unsaid).values_list("id", "outcome") if unsaid else ()
     readable = [(one, _arguments(one.definition)) for one in found if one.definition is not None]
-    return [_with_run(one, arguments, runs, live) for one, arguments in readable if arguments]
+    return [_with_run(one, arguments, runs, states) for one, arguments in readable if arguments]
 
 
 def _with_run(
-    known: KnownSchedule, arguments: list[str], runs: dict[str, StepRun], live: dict[int, str]
+    known: KnownSchedule, arguments: list[str], runs: dict[str, StepRun], states: dict[int, str]
 ) -> ScheduledStep:
     step = ScheduledStep(known.name, arguments, known.following)
     if (run := runs.get(arguments[0])) is None:
         return step
     ended = "succeeded" if run.succeeded else "failed"
-    return step._replace(last=run.ended_at or run.began_at, state=live.get(run.message_id, ended))
+    return step._replace(last=run.ended_at or run.began_at, state=states.get(run.message_id, ended))
 
 
 def _arguments(definition: Definition) -> list[str]:

@@ -9,6 +9,7 @@ import pytest
 from django.test.utils import CaptureQueriesContext
 
 from delayedq.admin.busy_threads import average
+from delayedq.admin.heat import LEVELS, level
 from delayedq.models import FinishedMessage
 from delayedq.store import worker_registry
 from tests.admin.given import text_of
@@ -70,3 +71,7 @@ def test_who_may_not_see_the_dashboard_is_refused(member):
 @pytest.mark.parametrize(("number", "words"), [(0, "0"), (0.256, "0.26"), (9.5, "9.50"), (12.34, "12.3")])
 def test_averages(number, words):
     assert average(number) == words
+
+
+def test_a_sum_that_is_above_the_most_by_a_bit_has_the_last_colour():
+    assert level(sum([0.1] * 3), 0.3) == level(1, 1) == LEVELS

@@ -105,3 +105,29 @@ def test_whoever_opens_no_item_pays_nothing(django_assert_max_num_queries):
         with_whom(client, item, "present/")
     # A savepoint and its end, the row of the reader, and the others.
     assert sum("presence" in one["sql"] for one in asked.captured_queries) == 2
+
+
+def test_a_page_that_was_refused_is_reloaded_as_that_of_the_item():
+    ann = person("ann", *ALL)
+    item = opened()
+    item.take(ann)
+    refused = signed_in(ann).post(f"/desk/{item.pk}/postpone/", {"until": "never"})
+    assert refused.status_code == 422
+    assert f'href="/desk/{item.pk}/" class="dq-reload"' in refused.content.decode()
+    assert "Who has it open: refreshed every 10 s" in refused.content.decode()
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_a_page_waits_for_nobody_who_decides_its_item(alias):
+    item, ann = opened(), person("ann", *ALL)
+    deciding = connections[alias].copy()
+    with connections[alias].cursor() as mine, deciding.cursor() as theirs:
+        theirs.execute("BEGIN")
+        theirs.execute("SELECT 1 FROM delayedq_desk_item WHERE id = %s FOR UPDATE", [item.pk])
+        mine.execute("SET lock_timeout = '1s'")
+        try:
+            assert with_whom(signed_in(ann), item) == []
+            assert Presence.objects.filter(user=ann).exists()
+        finally:
+            mine.execute("RESET lock_timeout")
+            deciding.close()

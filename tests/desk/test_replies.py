@@ -12,6 +12,7 @@ from django.db import connections
 
 from delayedq.desk import desk_task
 from delayedq.desk.models import Item, ReplyTemplate, State
+from delayedq.desk.replies import offered
 from tests.desk.given import ALL, QUEUE, opened, person, refund, sure
 from tests.desk.test_pages import signed_in, text_of
 
@@ -177,3 +178,10 @@ def test_whoever_does_not_hold_the_item_pays_nothing_for_templates(django_assert
         with django_assert_max_num_queries(40, connection=connection) as asked:
             client.get(f"/desk/{item.pk}/")
         assert sum("replytemplate" in one["sql"] for one in asked.captured_queries) == number
+
+
+def test_templates_of_the_same_name_are_told_apart_by_their_fields():
+    for field, name in (("letter", "refused"), ("extra", "refused"), ("letter", "granted")):
+        template(field=field, name=name)
+    choices = dict(offered(answered.module_path).fields["template"].choices)
+    assert sorted(choices.values()) == ["-", "granted", "refused (extra)", "refused (letter)"]

@@ -125,3 +125,16 @@ def test_what_the_list_asks_is_bounded(query, most, django_assert_max_num_querie
         save(client, f"view {number}", only="late")
     with django_assert_max_num_queries(most, connection=connections[item._state.db]):
         assert client.get(TEAM + query.format(number=item.message_id)).status_code == 200
+
+
+@pytest.mark.parametrize("alias", ["sqlite", "postgresql"], indirect=True)
+def test_a_queue_that_no_database_stores_is_none(alias):
+    client = signed_in(person("ann", *ALL))
+    assert save(client, "long", queue="q" * 201).status_code == 302
+    assert [query for _, query, _ in saved(client)] == [""]
+
+
+def test_a_refused_view_is_reloaded_as_the_team_desk():
+    refused = save(signed_in(person("ann", *ALL)), "", queue=QUEUE)
+    assert refused.status_code == 422
+    assert f'href="{TEAM}?queue={QUEUE}"' in refused.content.decode()

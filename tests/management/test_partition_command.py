@@ -10,9 +10,9 @@ from django.core.management import CommandError, call_command
 from tests.partitioned import partitions, plain_afterwards
 
 
-def partition():
+def partition(*flags):
     out = StringIO()
-    call_command("delayedq", "partition", stdout=out)
+    call_command("delayedq", "partition", *flags, stdout=out)
     return out.getvalue().splitlines()
 
 
@@ -26,6 +26,7 @@ def test_it_says_each_step_and_the_second_time_that_nothing_is_due(alias, connec
         assert done.startswith("delayedq_finishedmessage is partitioned")
         assert len(made) == len(partitions(connection) - {"before", "rest"}) > 0
         assert partition() == ["The history is partitioned, and no partition is due to be made or dropped."]
+        assert partition("--json") == ["[]"]
 
 
 @pytest.mark.parametrize("alias", ["sqlite", "mariadb"], indirect=True)

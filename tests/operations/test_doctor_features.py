@@ -123,6 +123,15 @@ def test_a_scheduled_step_that_has_failed_is_told(store, settings, run, is_live,
     assert all("archive" in one.sentence and "nightly" in one.sentence for one in troubles)
 
 
+@pytest.mark.parametrize(("outcome", "found"), [("succeeded", 0), ("failed", 1)])
+def test_of_a_run_whose_end_was_not_recorded_its_message_tells(store, settings, outcome, found):
+    settings.DELAYEDQ = scheduled("archive")
+    now = store.now()
+    finished(7, now, outcome=outcome).save(using=store.alias)
+    StepRun.objects.create(step="archive", message_id=7, began_at=now, succeeded=False)
+    assert len([one for one in diagnose(store) if one.condition == "failed step"]) == found
+
+
 def batch_of(store, **given):
     now = store.now()
     about = {"name": "b1", "number": 1, "lake": "/lake", "cutoff": now, "planned_at": now, "is_open": None}

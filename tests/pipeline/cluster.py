@@ -114,14 +114,23 @@ class Cluster:
     # What is run
 
     def start(self, *command: str) -> subprocess.Popen:
-        """On the host of the driver."""
-        return self._popen(DRIVER, list(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        """On the host of the driver. What it complains of is in a file, as nobody may read it for long."""
+        with self._complaints.open("wb") as complaints:
+            return self._popen(DRIVER, list(command), stdout=subprocess.PIPE, stderr=complaints, text=True)
+
+    @property
+    def _complaints(self) -> Path:
+        return self.shared / "driver.log"
+
+    def complained(self) -> str:
+        """The end of what the last command on the driver's host complained of."""
+        return self._complaints.read_text()[-3000:]
 
     def run(self, *command: str) -> str:
         """What it says, when it has succeeded."""
         process = self.start(*command)
-        out, errors = process.communicate()
-        assert process.returncode == 0, f"{out}\n{errors[-3000:]}"
+        out, _ = process.communicate()
+        assert process.returncode == 0, f"{out}\n{self.complained()}"
         return out
 
     def pipeline(self, step: str, *words: str) -> list[str]:

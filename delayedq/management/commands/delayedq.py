@@ -59,7 +59,9 @@ class Command(MigratedCommand):
         said = (
             "Make the history a table of partitions, one a month; then make and drop those that are due (PostgreSQL)."
         )
-        _add_backend(subjects.add_parser("partition", help=said))
+        partitioned = subjects.add_parser("partition", help=said)
+        add_json(partitioned)
+        _add_backend(partitioned)
         add_json(subjects.add_parser("metrics", help="Print the metrics of the databases, as Prometheus reads them."))
         add_health(subjects.add_parser("health", help="Whether workers can do their work; exit code 1 if not."))
         add_json(subjects.add_parser("doctor", help="What is wrong, and the cure; exit code 1 if anything is."))
@@ -109,7 +111,7 @@ class Command(MigratedCommand):
             "pause": lambda given: run_pause(out, given),
             "resume": lambda given: run_resume(out, given),
             "prune": self._prune,
-            "partition": lambda given: run_partition(chosen_store(given["backend"])[0], out),
+            "partition": lambda given: run_partition(chosen_store(given["backend"])[0], out, as_data=given["json"]),
             "metrics": lambda given: show_metrics(out, given),
             "health": lambda given: run_health(out, given),
             "doctor": lambda given: run_doctor(out, given),
