@@ -186,8 +186,8 @@ def _key_position(row: Message) -> KeyPosition:
 
 
 def key_ranges(
-    store: Store, prefix: str, messages: QuerySet[Message], first: str | None = None
-) -> Iterator[QuerySet[Message]]:
+    store: Store, prefix: str, messages: QuerySet[Message, Any], first: str | None = None
+) -> Iterator[QuerySet[Message, Any]]:
     """Those of these messages whose keys begin so: for each kind, one range of the index of keys, in its order.
 
     first: a key at which to begin.
@@ -200,7 +200,7 @@ def key_ranges(
         yield messages.filter(kind=kind, key__gte=keys.first, key__lte=keys.last).order_by("kind", "key")
 
 
-def united[M: Model](ranges: Iterable[QuerySet[M]], most: int) -> Iterator[QuerySet[M]]:
+def united[M: Model](ranges: Iterable[QuerySet[M, Any]], most: int) -> Iterator[QuerySet[M, Any]]:
     """Up to `most` rows of each of these, by a query for UNITED of them. SQLite has no order within a part of one, so
     there it is a query for each.
     """
