@@ -21,6 +21,8 @@ from collections import deque
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from delayedq.exceptions import TaskCancelled, TaskTimeout
+
 if TYPE_CHECKING:
     from contextvars import Token
     from types import TracebackType
@@ -59,6 +61,8 @@ class AttemptHandler(logging.Handler):
             return
         try:
             kept.add(record.created, self.format(record))
+        except (TaskTimeout, TaskCancelled):  # raised from another thread, between any two lines: they are the task's
+            raise
         except Exception:  # noqa: BLE001 - as all handlers do
             self.handleError(record)
 
@@ -109,4 +113,5 @@ class KeptLog:
     @property
     def lines(self) -> list[str]:
         """The oldest first, each with the seconds since the attempt began: "+1.250 INFO shop.mail: sent"."""
-        return [f"+{max(0.0, at - self._began):.3f} {text}" for at, text in self._lines]
+        kept = [*self._lines]  # at once: a call of the task may go on in another thread, and log
+        return [f"+{max(0.0, at - self._began):.3f} {text}" for at, text in kept]

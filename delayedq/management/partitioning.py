@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from django.core.management.base import CommandError
+from django.db import Error
 from django.utils.translation import gettext as _
 
 from delayedq.conf import get_settings
@@ -30,6 +31,9 @@ def run_partition(store: Store, out: OutputWrapper, *, as_data: bool) -> None:
                 out.flush()
     except CannotPartition as error:
         raise CommandError(str(error)) from error
+    except Error as error:
+        said = _("It went no further: %(error)s. Nothing is lost; run it again.")
+        raise CommandError(said % {"error": str(error).strip()}) from error
     if as_data:
         out.write(as_json([{"step": one.step, "table": one.name} for one in done]))
     elif not done:

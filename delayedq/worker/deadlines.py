@@ -126,7 +126,7 @@ class Deadlines:
             for thread, deadline in self._running.items():
                 if thread not in self._interrupted:
                     self._interrupt(thread, deadline <= moment)
-                elif self._interrupted[thread] <= moment:
+                elif self._interrupted.get(thread, inf) <= moment:  # `_dropped` takes it away without the lock
                     self._give_up(thread)
             deadline = min((self._interrupted.get(thread, at) for thread, at in self._running.items()), default=inf)
         return None if deadline == inf else deadline - moment

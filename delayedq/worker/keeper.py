@@ -270,6 +270,8 @@ RETRY_LOCKED = 1.0
 
 #: History is pruned once a minute, 1,000 rows at a time.
 PRUNE_EVERY = 60.0
+#: Seconds until partitions are tried again, at most.
+LONGEST_PAUSE = 3_600.0
 
 PRUNE_ROWS = 1_000
 
@@ -324,6 +326,7 @@ class LeaseKeeper:
         self._worker_exits: list[WorkerExit] = []
         self._orphaned = self._ended = False
         self._prune_at = self._partition_at = 0.0
+        self._partition_pause = PRUNE_EVERY
         self._sweep_at = 0.0
         self._rounds = SweepRounds(store)
         self._sweeping = Sweeping(store, patience=0.0)
@@ -500,26 +503,31 @@ class LeaseKeeper:
             if self._rounds.go_on(pause_at):
                 return
         except Error as error:  # another transaction has locked the table
-            self._tell("History is not pruned", error)
+            self._tell("History is not pruned", error, PRUNE_EVERY)
         self._prune_at = time.monotonic() + PRUNE_EVERY
 
     def _maintain_partitions(self, retention: timedelta | None) -> None:
-        """One in a minute. What it can't do is tried again, and pruning goes on."""
+        """One in a minute. What it can't do is tried again, ever later: ends of messages wait half a second while it
+        waits for a long reader. Pruning goes on.
+        """
         if time.monotonic() < self._partition_at:
             return
-        self._partition_at = time.monotonic() + PRUNE_EVERY
         try:
             self._store.maintain_partitions(retention)
+            self._partition_pause = PRUNE_EVERY
         except Error as error:  # locked, or this user does not own the table: manage.py delayedq partition does it then
-            self._tell("The partitions of the history are left as they are", error)
+            self._partition_pause = min(LONGEST_PAUSE, random.uniform(1.5, 2.5) * self._partition_pause)  # noqa: S311
+            self._tell("The partitions of the history are left as they are", error, self._partition_pause)
+        finally:
+            self._partition_at = time.monotonic() + self._partition_pause
 
-    def _tell(self, what: str, error: Error) -> None:
+    def _tell(self, what: str, error: Error, pause: float) -> None:
         """Raises the error if the database is away."""
         connection = connections[self._store.alias]
         if connection.connection is None or not connection.is_usable():
             raise error
         logger.warning(
-            "%s: %s. Next try in %.0f s.", what, str(error).strip() or repr(error), PRUNE_EVERY,
+            "%s: %s. Next try in %.0f s.", what, str(error).strip() or repr(error), pause,
             extra={"pid": os.getpid()},
         )  # fmt: skip
 

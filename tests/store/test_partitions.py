@@ -199,6 +199,20 @@ def test_what_would_still_mean_the_old_table_is_named(store, plain, make, named)
         )
 
 
+def test_a_conversion_that_is_refused_when_it_has_begun_leaves_no_constraint(store, plain):
+    conversion = store.at(NOW).partition_history(None)
+    assert [next(conversion).step for _ in range(2)] == [PartitionStep.BEGUN, PartitionStep.CHECKED]
+    with plain.cursor() as cursor:
+        cursor.execute("CREATE VIEW ours AS SELECT id FROM delayedq_finishedmessage")
+        try:
+            with pytest.raises(CannotPartition):
+                next(conversion)
+        finally:
+            cursor.execute("DROP VIEW ours")
+    assert module.state_of(store.database).rule is None
+    ended(store, "april", APRIL)  # which the constraint would have refused
+
+
 def test_who_may_read_and_write_the_table_still_may(store, plain):
     with plain.cursor() as cursor:
         cursor.execute("CREATE ROLE reader; GRANT SELECT ON delayedq_finishedmessage TO reader")
@@ -307,6 +321,15 @@ def test_empty_months_go_whatever_retention_says_and_others_stay(partitioned, co
     created = [("created", f"20260{number}") for number in (6, 7, 8)]
     assert maintain_all(store, LATER) == [*created, ("dropped", "before"), ("dropped", "202604")]
     assert where(connection) == {"may": "202605"}
+
+
+def test_an_empty_month_goes_behind_one_that_has_a_row(partitioned, connection):
+    store = partitioned
+    ended(store, "april", APRIL, FinalOutcome.FAILED)
+    ended(store, "june", JUNE)
+    dropped = [part for step, part in maintain_all(store, LATER) if step == "dropped"]
+    assert dropped == ["before", "202605"]
+    assert where(connection) == {"april": "202604", "june": "202606"}
 
 
 def test_rows_that_came_before_their_month_had_a_partition_move_into_it(partitioned, connection, monkeypatch):

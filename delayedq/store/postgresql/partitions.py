@@ -15,10 +15,11 @@ before it. Whoever is killed leaves nothing but a constraint that rows of the ne
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
-from django.db import IntegrityError
+from django.db import Error, IntegrityError, OperationalError
 
 from delayedq.exceptions import CannotPartition
 from delayedq.store.online import patiently
@@ -194,10 +195,23 @@ def _first_month(now: datetime) -> datetime:
 
 def partition(store: Store, retention: timedelta | None) -> Iterator[PartitionChange]:
     """See `Store.partition_history`."""
-    while (step := _convert(store.database, store.now())) is not None:
+    while (step := _convert_or_take_back(store)) is not None:
         yield PartitionChange(step, TABLE)
     while (change := maintain(store, retention)) is not None:
         yield change
+
+
+def _convert_or_take_back(store: Store) -> PartitionStep | None:
+    """What could not be done leaves no constraint, which rows of a later month would not meet."""
+    try:
+        return _convert(store.database, store.now())
+    except BaseException:
+        with suppress(Error):  # then a keeper does it
+            state = state_of(store.database)
+            if state is not None and state.rule is not None and not state.is_partitioned:
+                with store.database.atomic(), store.database.short_lock_waits():
+                    _drop_rule(store.database, state)
+        raise
 
 
 def _convert(database: Database, now: datetime) -> PartitionStep | None:
@@ -287,11 +301,18 @@ def maintain(store: Store, retention: timedelta | None) -> PartitionChange | Non
             with store.database.atomic(), store.database.short_lock_waits():
                 _drop_rule(store.database, state)
         return None
-    for further in range(AHEAD + 1):
-        since = month(now, further)
-        if not _covers(state, since) and (made := _create(store, since)):
-            return made
-    return _drop_one(store, state, now, retention)
+    failed: OperationalError | None = None
+    try:
+        for further in range(AHEAD + 1):
+            since = month(now, further)
+            if not _covers(state, since) and (made := _create(store, since)):
+                return made
+    except OperationalError as error:  # locked for long; what is old may go all the same
+        failed = error
+    dropped = _drop_one(store, state, now, retention)
+    if dropped is None and failed is not None:
+        raise failed
+    return dropped
 
 
 def _covers(state: State, moment: datetime) -> bool:
@@ -311,6 +332,7 @@ def _create(store: Store, since: datetime) -> PartitionChange | None:
         words = {"table": state.table, "part": state.named(name), "rest": state.named(REST)}
         bounds = {"since": since, "until": month(since, 1)}
         if database.rows(TOO_MANY.format(**words, **bounds), {"most": MOST}):
+            logger.info("History: %s is not made, as more than %d rows of it are in %s.", name, MOST, REST)
             return None
         database.write(LOCK.format(table=words["rest"]))
         for statement in (CREATE, MOVE, ATTACH):
@@ -320,12 +342,11 @@ def _create(store: Store, since: datetime) -> PartitionChange | None:
 
 
 def _drop_one(store: Store, state: State, now: datetime, retention: timedelta | None) -> PartitionChange | None:
-    """The first that can be dropped; of those that retention keeps, the first of all if it is empty."""
-    ended = [one for one in state.partitions if one.until is not None and one.until <= now - LATE]
-    for number, one in enumerate(ended):
+    """The first that can be dropped; of those that retention keeps, the first that is empty."""
+    for one in (one for one in state.partitions if one.until is not None and one.until <= now - LATE):
         is_old = retention is not None and one.until is not None and one.until <= now - retention
-        if not is_old and number:
-            return None
+        if not is_old and store.database.rows(ANY_ROW.format(part=state.named(one.name))):
+            continue
         if _drop(store, one, is_old=is_old):
             return PartitionChange(PartitionStep.DROPPED, one.name)
     return None
