@@ -21,18 +21,19 @@ class Scans:
     def __init__(self, spark):
         self._bus = spark.sparkContext._jsc.sc().listenerBus()
         self._store = spark._jsparkSession.sharedState().statusStore()
-        self._first = self._count()
+        self._before = max(self._ids(), default=-1)
 
     def of(self, directory):
         """How many have read files of this directory of the lake."""
-        executions = self._store.executionsList(self._first, self._count())
-        ids = [executions.apply(place).executionId() for place in range(executions.size())]
+        ids = [id_ for id_ in self._ids() if id_ > self._before]
         place = re.compile(rf"/{directory}[/,\]]")
         return sum(place.search(node) is not None for id_ in ids for node in self._nodes(id_))
 
-    def _count(self):
+    def _ids(self):
+        """Of the last ones, which Spark still knows."""
         self._bus.waitUntilEmpty()
-        return self._store.executionsCount()
+        executions = self._store.executionsList()
+        return [executions.apply(place).executionId() for place in range(executions.size())]
 
     def _nodes(self, id_):
         nodes = self._store.planGraph(id_).allNodes()
