@@ -49,6 +49,8 @@ def exactly_once(attempt: Attempt) -> Iterator[ExactlyOnceCommit]:
                 stack.enter_context(transaction.atomic(using=commit.alias))
             transaction.on_commit(commit.confirm, using=commit.alias)
             yield commit
+            with attempt.asking:  # until `confirm`: what follows the commit may take its time
+                stack.close()
     except BaseException as error:
         if not commit.committed():
             attempt.written = None  # that was rolled back
@@ -99,10 +101,17 @@ class ExactlyOnceCommit:
         kept = self._attempt.task.result_retention
         self._write_progress()
         finish = Finish(self._attempt.claimed, FinalOutcome.SUCCEEDED, age, 0.0, outcome.result, None, then, kept)
-        settled = self._store.settle_waiting([finish], self._attempt.worker, lambda: self._held().leased().exists())
+        with self._attempt.asking:
+            settled = self._store.settle_waiting([finish], self._attempt.worker, self._may_wait)
         if settled.lost or settled.busy:
             raise LeaseLost("The lease ended before the task did: what the task wrote was rolled back.")
         self.settled = settled
+
+    def _may_wait(self) -> bool:
+        """Whether the lock of another is waited for; the wait for an answer begins anew."""
+        held = self._held().leased().exists()
+        self._attempt.asking.__enter__()
+        return held
 
     def _write_progress(self) -> None:
         """The worker's thread may wait for this transaction with an older report: nobody waits for that."""
@@ -120,6 +129,7 @@ class ExactlyOnceCommit:
     def confirm(self) -> None:
         """Called first of all that follows the commit."""
         self._confirmed = True
+        self._attempt.asking.__exit__(None, None, None)
         with suppress(Error):
             self._store.tell_ends()
 
