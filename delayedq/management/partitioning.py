@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from django.core.management.base import CommandError
 from django.db import Error
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from delayedq.conf import get_settings
 from delayedq.exceptions import CannotPartition
@@ -19,6 +20,15 @@ if TYPE_CHECKING:
     from delayedq.store.base import Store
     from delayedq.store.protocol import PartitionChange
 
+SAID = {
+    PartitionStep.BEGUN: gettext_lazy("%(table)s: its rows are being checked. Workers go on meanwhile."),
+    PartitionStep.BEGUN_AGAIN: gettext_lazy("%(table)s: what was begun weeks ago was taken back, and begins again."),
+    PartitionStep.CHECKED: gettext_lazy("%(table)s: its rows were checked."),
+    PartitionStep.PARTITIONED: gettext_lazy("%(table)s is partitioned; all its rows are in its first partition."),
+    PartitionStep.CREATED: gettext_lazy("%(table)s was made."),
+    PartitionStep.DROPPED: gettext_lazy("%(table)s was dropped."),
+}
+
 
 def run_partition(store: Store, out: OutputWrapper, *, as_data: bool) -> None:
     """Say each step when it is done; with `as_data`, all at the end. Raises CommandError where it can't be done."""
@@ -27,7 +37,7 @@ def run_partition(store: Store, out: OutputWrapper, *, as_data: bool) -> None:
         for change in store.partition_history(get_settings().RETENTION):
             done.append(change)
             if not as_data:
-                out.write(_said(change))
+                out.write(SAID[change.step] % {"table": change.name})
                 out.flush()
     except CannotPartition as error:
         raise CommandError(str(error)) from error
@@ -38,20 +48,3 @@ def run_partition(store: Store, out: OutputWrapper, *, as_data: bool) -> None:
         out.write(as_json([{"step": one.step, "table": one.name} for one in done]))
     elif not done:
         out.write(_("The history is partitioned, and no partition is due to be made or dropped."))
-
-
-def _said(change: PartitionChange) -> str:
-    match change.step:
-        case PartitionStep.BEGUN:
-            said = _("%(table)s: its rows are being checked. Workers go on meanwhile.")
-        case PartitionStep.BEGUN_AGAIN:
-            said = _("%(table)s: what was begun weeks ago was taken back, and begins again.")
-        case PartitionStep.CHECKED:
-            said = _("%(table)s: its rows were checked.")
-        case PartitionStep.PARTITIONED:
-            said = _("%(table)s is partitioned; all its rows are in its first partition.")
-        case PartitionStep.CREATED:
-            said = _("%(table)s was made.")
-        case PartitionStep.DROPPED:
-            said = _("%(table)s was dropped.")
-    return said % {"table": change.name}

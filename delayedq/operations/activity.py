@@ -17,6 +17,7 @@ from delayedq.models import CronSchedule, FinishedMessage, Message, Outcome, is_
 from delayedq.operations.browsing import Selection, listed, scan_live
 from delayedq.operations.counting import Count, bounded_rows, in_lanes, outside
 from delayedq.operations.pauses import paused_now
+from delayedq.operations.reading import lanes_of
 from delayedq.operations.workers import live_workers, running_ids, serves
 from delayedq.sql import waits
 from delayedq.sql.states import MessageState
@@ -159,7 +160,7 @@ def _backlog(store: Store, now: datetime, since: datetime, ended: Sequence[Ended
 
 def _waiting(store: Store, now: datetime, paused: Paused) -> tuple[QuerySet[Message], QuerySet[Message]]:
     """What is due or runs: by the index of what is due, and as the planner estimates it well."""
-    known = store.lanes()
+    known = lanes_of(store)
     lanes = [lane for lane in known if BARE not in lane.queue and lane.queue not in paused.queues]
     others = {lane.queue for lane in known} - {lane.queue for lane in lanes}
     rows, planned = (each.filter(scheduled_at__lte=now) for each in (in_lanes(store, lanes), outside(store, others)))

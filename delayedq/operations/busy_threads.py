@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from delayedq.core.instants import EPOCH, microseconds
+from delayedq.core.instants import microseconds
 from delayedq.operations.counting import read_bounded
 from delayedq.operations.figures import ended_between
 from delayedq.operations.workers import live_workers, serves
@@ -21,6 +20,7 @@ from delayedq.store.figures import Grid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from datetime import datetime, timedelta
 
     from delayedq.models import Worker
     from delayedq.store.base import Store
@@ -39,9 +39,7 @@ class BusySpan(Enum):
 
     def grid(self, now: datetime) -> Grid:
         """The buckets; the last one contains `now`."""
-        buckets, width = self.value
-        end = EPOCH + ((now - EPOCH) // timedelta(seconds=width) + 1) * timedelta(seconds=width)
-        return Grid(end - timedelta(seconds=buckets * width), end, width)
+        return Grid.around(now, *self.value)
 
 
 class BusyRow(NamedTuple):
@@ -91,7 +89,7 @@ def busy_threads(store: Store, span: BusySpan, now: datetime | None = None) -> B
     queues = _rows(of_queues, part.scale, grid, widths, lambda name: _serving(workers, name))
     by_worker = _rows(of_workers, part.scale, grid, widths, alive.get)
     return BusyThreads(
-        [(grid.start + number * timedelta(seconds=grid.width)).astimezone(UTC) for number in range(len(widths))],
+        [grid.start_of(number) for number in range(len(widths))],
         now - grid.start,
         _sum(queues, widths)._replace(threads=sum(alive.values())),
         queues[:SHOWN],

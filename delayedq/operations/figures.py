@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import Enum
 from functools import partial
 from itertools import islice
@@ -15,7 +15,7 @@ from django.db import connections
 from django.db.models.functions import Mod
 from django.utils import timezone
 
-from delayedq.core.instants import EPOCH, microseconds
+from delayedq.core.instants import microseconds
 from delayedq.core.serialization import loads
 from delayedq.cron.beat import SETTINGS
 from delayedq.cron.definitions import definitions, read_stored
@@ -24,6 +24,7 @@ from delayedq.exceptions import DelayedQError
 from delayedq.limits.operator import OVERDUE, LimitsAhead, limits_ahead
 from delayedq.models import CronSchedule, FinishedMessage, Message
 from delayedq.operations.counting import ids_since, in_lanes, read_bounded
+from delayedq.operations.reading import lanes_of
 from delayedq.store import operator_store
 from delayedq.store.figures import Grid
 
@@ -51,9 +52,7 @@ class Span(Enum):
 
     def grid(self, now: datetime) -> Grid:
         """The buckets; the last one contains `now`."""
-        buckets, width = self.value
-        end = EPOCH + ((now - EPOCH) // timedelta(seconds=width) + 1) * timedelta(seconds=width)
-        return Grid(end - timedelta(seconds=buckets * width), end, width)
+        return Grid.around(now, *self.value)
 
 
 class TimeBucket(NamedTuple):
@@ -165,7 +164,7 @@ def _in_order(rows: QuerySet[FinishedMessage], grid: Grid) -> QuerySet[Any]:
 
 
 def _bucket(grid: Grid, number: int, arrived: int, failed: int, end: EndedCount | None, part: Sample) -> TimeBucket:
-    start = (grid.start + number * timedelta(seconds=grid.width)).astimezone(UTC)
+    start = grid.start_of(number)
     if end is None:
         return TimeBucket(start, arrived, failed, failed, None, None)
     return TimeBucket(start, arrived, max(part.estimate(end.ended), failed), failed, end.p50, end.p95, end.limited_p95)
@@ -385,7 +384,7 @@ def stampedes_in(store: Store, found: Forecast) -> list[Minute]:
     """
     if found.one_in == 1:
         return stampedes(found.minutes)
-    lanes = store.lanes()
+    lanes = lanes_of(store)
     return stampedes(found.minutes, lambda likely: [_counted(store, lanes, one) for one in likely[:CHECKED]])
 
 

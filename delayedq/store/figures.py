@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from delayedq.core.instants import instant
+from delayedq.core.instants import EPOCH, instant
 from delayedq.sql.leases import free
 from delayedq.sql.priority import METADATA_KEY
 from delayedq.sql.waits import in_sql
@@ -159,6 +160,17 @@ class Grid(NamedTuple):
     start: datetime
     end: datetime
     width: int
+
+    @classmethod
+    def around(cls, now: datetime, buckets: int, width: int) -> Grid:
+        """So many buckets, of which the last one contains `now`. Each begins at a multiple of its width."""
+        step = timedelta(seconds=width)
+        end = EPOCH + ((now - EPOCH) // step + 1) * step
+        return cls(end - buckets * step, end, width)
+
+    def start_of(self, number: int) -> datetime:
+        """Where a bucket begins, in UTC; the first one has the number 0."""
+        return (self.start + number * timedelta(seconds=self.width)).astimezone(UTC)
 
 
 class EndedCount(NamedTuple):

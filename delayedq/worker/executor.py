@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import time
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,8 @@ logger = logging.getLogger("delayedq")
 CONNECTION_PAUSE = 2.0
 
 _RETURNED_NONE = Returned()
+
+_UNWATCHED = nullcontext()
 
 TAG_MARK = f'"{TAG}"'
 
@@ -177,11 +180,11 @@ class _Run:
     def prepare(self) -> None:
         """Read the arguments, and send `task_started` if anyone receives it. Raises what keeps it from starting."""
         task = self.attempt.task
-        if self.asks():
-            with self.attempt.asking:
-                self._load()
-        else:
-            self._load()
+        must_ask = self._must_ask()
+        with self.attempt.asking if must_ask or self._has_tags() else _UNWATCHED:
+            if must_ask:
+                self._ask_whether_to_start()
+            self.args, self.kwargs = load_call(self.attempt.claimed.payload)
         announced = wanted(task_started, logging.INFO)
         if announced or task.takes_context:
             self._result = results.running(self.attempt, self.args, self.kwargs)
@@ -192,17 +195,16 @@ class _Run:
 
     def asks(self) -> bool:
         """Whether the database may be asked before it starts."""
-        return TAG_MARK in self.attempt.claimed.payload or self._must_ask()
+        return self._has_tags() or self._must_ask()
+
+    def _has_tags(self) -> bool:
+        """Whether its arguments may be values that their class reads from the database, or results of others."""
+        return TAG_MARK in self.attempt.claimed.payload
 
     def _must_ask(self) -> bool:
         """Whether it may have to wait, or come too late."""
         attempt = self.attempt
         return not attempt.is_plain and (must_ask(attempt.claimed) or may_be_late(attempt))
-
-    def _load(self) -> None:
-        if self._must_ask():
-            self._ask_whether_to_start()
-        self.args, self.kwargs = load_call(self.attempt.claimed.payload)
 
     def _ask_whether_to_start(self) -> None:
         try:

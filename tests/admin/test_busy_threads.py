@@ -13,7 +13,7 @@ from delayedq.admin.heat import LEVELS, level
 from delayedq.models import FinishedMessage
 from delayedq.store import worker_registry
 from tests.admin.given import text_of
-from tests.operations.test_durations import NOW, ended
+from tests.operations.test_durations import NOW, ended, stored_as_of_now
 from tests.store.test_worker_registry import worker
 
 THREADS = "/admin/delayedq/dashboard/threads/"
@@ -23,11 +23,7 @@ THREADS = "/admin/delayedq/dashboard/threads/"
 def busy(store):
     """One thread for half an hour, an hour ago, and a short one."""
     rows = [ended(1, 0, 1800, ago=3600, worker="w1"), ended(2, 0, 6, ago=3600, queue="a\u202eb", worker="gone")]
-    shift = store.now() - NOW
-    for row in rows:
-        for name in ("finished_at", "started_at", "scheduled_at"):
-            setattr(row, name, getattr(row, name) + shift)
-    FinishedMessage.objects.bulk_create(rows)
+    stored_as_of_now(store, rows)
     worker_registry(store.alias).heartbeat([worker("w1", threads=8, queues="mail")])
 
 

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from delayedq.models import FinishedMessage
 from tests.admin.given import text_of
-from tests.operations.test_durations import NOW, ended
+from tests.operations.test_durations import ended, stored_as_of_now
 
 DURATIONS = "/admin/delayedq/dashboard/durations/"
-
-
-def stored_as_of_now(store, rows):
-    shift = store.now() - NOW
-    for row in rows:
-        for name in ("finished_at", "started_at", "scheduled_at"):
-            setattr(row, name, getattr(row, name) + shift)
-    FinishedMessage.objects.bulk_create(rows)
 
 
 def test_the_slowest_tasks_come_first_with_units(operator, store):

@@ -11,7 +11,7 @@ from delayedq.operations import busy_threads as module
 from delayedq.operations import counting
 from delayedq.operations.busy_threads import BusySpan, busy_threads
 from delayedq.store import worker_registry
-from tests.operations.test_durations import ended
+from tests.operations.test_durations import ended, shifted
 from tests.store.test_worker_registry import worker
 
 #: On a whole hour, so that the last bucket of a day has just begun: it has 30 minutes.
@@ -23,10 +23,7 @@ def ran(id_, began, seconds, **fields):
     """A message whose attempt began so many minutes before NOW."""
     at = began * MINUTE - seconds
     shift = NOW - datetime(2026, 5, 20, 9, 37, 30, tzinfo=UTC)
-    row = ended(id_, 0, seconds, ago=at, **{"worker": "w1", **fields})
-    for name in ("finished_at", "started_at", "scheduled_at"):
-        setattr(row, name, getattr(row, name) + shift)
-    return row
+    return shifted(ended(id_, 0, seconds, ago=at, **{"worker": "w1", **fields}), shift)
 
 
 def of(rows, name):

@@ -39,6 +39,19 @@ def ended(id_, wait, run, *, ago=60.0, **fields):
     )
 
 
+def shifted(row, by):
+    """The same, so much later."""
+    for name in ("finished_at", "started_at", "scheduled_at"):
+        setattr(row, name, getattr(row, name) + by)
+    return row
+
+
+def stored_as_of_now(store, rows):
+    """Store them as if NOW were now."""
+    shift = store.now() - NOW
+    FinishedMessage.objects.bulk_create(shifted(row, shift) for row in rows)
+
+
 def test_waits_and_runs_of_a_task(store):
     rows = [ended(n, wait=n, run=10 * n) for n in range(1, 101)]
     rows += [ended(200, None, 0, outcome="cancelled"), ended(201, 5, 5, outcome="superseded")]

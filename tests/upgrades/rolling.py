@@ -73,49 +73,58 @@ def replace(fleet, home):
     fleet.start()
 
 
-def upgrade(folder):
+def run_on(scene, step, audit, ran):
+    """Until each fleet has begun enough attempts in this step: how many is added to `ran`."""
+    from delayedq.torture.audit import read
+
+    since, until = time.monotonic_ns(), time.monotonic() + PATIENCE
+    while True:
+        pids = [set(one.children()) for one in scene.fleets]
+        began = [event.pid for event in read(audit) if event.what == "began" and event.at > since]
+        ran[step] = [sum(pid in own for pid in began) for own in pids]
+        if min(ran[step]) >= ENOUGH:
+            return
+        assert time.monotonic() < until, ran
+        time.sleep(0.2)
+
+
+def disturbed(name, disturb, audit, rate):
+    """Torture with a producer and fleets of one process each, of this program; its report, and what did not hold."""
     from delayedq.store import default_store
     from delayedq.torture import run
-    from delayedq.torture.audit import read
     from delayedq.torture.processes import Process
 
     run.PRODUCERS = run.PROCESSES = 1
-
-    home, audit, ran = copy_of_the_next_version(folder), folder / "audit", {}
     audit.mkdir()
 
-    class Upgrade(run.Torture):
+    class Alone(run.Torture):
         def _start(self, role, *words):
             return Process(command(ROOT, "-m", __spec__.name, role, *words), self._log)
 
-    def run_on(scene, step):
-        """Until each fleet has begun enough attempts in this step."""
-        since, until = time.monotonic_ns(), time.monotonic() + PATIENCE
-        while True:
-            pids = [set(one.children()) for one in scene.fleets]
-            began = [event.pid for event in read(audit) if event.what == "began" and event.at > since]
-            ran[step] = [sum(pid in own for pid in began) for own in pids]
-            if min(ran[step]) >= ENOUGH:
-                return
-            assert time.monotonic() < until, ran
-            time.sleep(0.2)
+    plan = run.Plan("default", 1, 1.0, rate, {name: disturb})
+    with Alone(default_store(), plan, audit) as running:
+        report = running.run()
+        running.clean()
+    return report, [f"{one.invariant}: {one.text}" for one in report.violations]
+
+
+def upgrade(folder):
+    from delayedq.torture.audit import read
+
+    home, audit, ran = copy_of_the_next_version(folder), folder / "audit", {}
 
     def roll(scene):
         _, other = scene.fleets
-        run_on(scene, "before")
+        run_on(scene, "before", audit, ran)
         migrate(home)
-        run_on(scene, "migrated")
+        run_on(scene, "migrated", audit, ran)
         replace(other, home)
-        run_on(scene, "side by side")
+        run_on(scene, "side by side", audit, ran)
         replace(other, ROOT)
         migrate(home, "0001")
-        run_on(scene, "back")
+        run_on(scene, "back", audit, ran)
 
-    plan = run.Plan("default", 1, 1.0, RATE, {"upgrade": roll})
-    with Upgrade(default_store(), plan, audit) as running:
-        report = running.run()
-        running.clean()
-    told = [f"{one.invariant}: {one.text}" for one in report.violations]
+    _, told = disturbed("upgrade", roll, audit, RATE)
     wrote = sum(event.about[0] for event in read(audit) if event.what == "next")
     print(json.dumps({"violations": told, "ran": ran, "wrote": wrote}))  # noqa: T201
 

@@ -209,9 +209,14 @@ def _convert_or_take_back(store: Store) -> PartitionStep | None:
         with suppress(Error):  # then a keeper does it
             state = state_of(store.database)
             if state is not None and state.rule is not None and not state.is_partitioned:
-                with store.database.atomic(), store.database.short_lock_waits():
-                    _drop_rule(store.database, state)
+                _take_back(store.database, state)
         raise
+
+
+def _take_back(database: Database, state: State) -> None:
+    """At once, or not at all if the table is locked: raises OperationalError then."""
+    with database.atomic(), database.short_lock_waits():
+        _drop_rule(database, state)
 
 
 def _convert(database: Database, now: datetime) -> PartitionStep | None:
@@ -298,8 +303,7 @@ def maintain(store: Store, retention: timedelta | None) -> PartitionChange | Non
     if not state.is_partitioned:
         if state.rule is not None and state.boundary - now < EXPIRES:
             logger.warning("The history was not partitioned to the end. Run: manage.py delayedq partition")
-            with store.database.atomic(), store.database.short_lock_waits():
-                _drop_rule(store.database, state)
+            _take_back(store.database, state)
         return None
     failed: OperationalError | None = None
     try:
