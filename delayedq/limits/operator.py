@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.db.models import Count, Exists, Max, Min, OuterRef, Q
+from django.db.models import Max, Min, Q
 from django.utils.translation import gettext as _
 
 from delayedq.limits.channels import Channels
@@ -19,18 +19,18 @@ from delayedq.limits.places import Places
 from delayedq.limits.rates import last_start
 from delayedq.limits.requests import Rules
 from delayedq.limits.room import bucket_of, room_of
-from delayedq.limits.rules import Limit, bucket_name, channel_id, channel_of, group_id
+from delayedq.limits.rules import Limit, bucket_name, channel_id, group_id
 from delayedq.limits.setting import definitions
-from delayedq.models import Channel, ChannelGroup, ChannelMessage, ChannelNotice, LimitState, Message, is_free
+from delayedq.limits.waiting import waiting_before, waiting_in
+from delayedq.models import Channel, ChannelGroup, ChannelMessage, LimitState, Message
 from delayedq.operations.counting import read_bounded
 from delayedq.operations.wording import both, grouped, span
-from delayedq.sql.priority import BOUNDARY, is_limited
 from delayedq.store import operator_store
 from delayedq.store.protocol import BARE
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
 
     from django.db.models import QuerySet
@@ -39,46 +39,6 @@ if TYPE_CHECKING:
     from delayedq.limits.room import HasTokens
     from delayedq.store.base import Store
     from delayedq.store.figures import Grid
-    from delayedq.store.protocol import LaneHead
-
-# How many messages wait in a channel, and since when: of its places, those that have a live message.
-#
-# Where a message was cancelled, its place stays until a claim removes it: in a channel that is full or paused, that
-# may take long. Places are read in parts, in the order of an index, until enough live ones are found; of MOST_PARTS
-# without one, those behind are not looked at.
-
-
-MOST_PARTS = 5
-
-#: To find out since when messages wait, so many places are read at once.
-FIRST = 100
-
-
-def count_live(places: QuerySet[ChannelMessage], most: int) -> int:
-    """How many of these places, which are in the order of an index, have a live message; at most `most` + 1."""
-    live = 0
-    for part in _parts(places, most + 1, live=Count("pk", filter=Q(is_live=True))):
-        live += part["live"]
-        if live > most:
-            return most + 1
-    return live
-
-
-def due_since(places: QuerySet[ChannelMessage]) -> datetime | None:
-    """When the first message of these places became due; they are in the order of their due times."""
-    parts = _parts(places, FIRST, first=Min("due_at", filter=Q(is_live=True)))
-    return next((part["first"] for part in parts if part["first"] is not None), None)
-
-
-def _parts(places: QuerySet[ChannelMessage], size: int, **asked: Any) -> Iterator[dict[str, Any]]:
-    live = Message.objects.filter(id=OuterRef("message_id"), priority__lt=BOUNDARY)
-    rows = places.annotate(is_live=Exists(live))
-    for start in range(0, MOST_PARTS * size, size):
-        part = rows[start : start + size].aggregate(number=Count("pk"), **asked)
-        yield part
-        if part["number"] < size:
-            return
-
 
 # Channels
 
@@ -101,11 +61,6 @@ class LimitNow(NamedTuple):
     @property
     def is_full(self) -> bool:
         return self.limit.concurrency is not None and self.running >= self.limit.concurrency
-
-    @property
-    def is_in_the_way(self) -> bool:
-        """Whether messages that are due wait for it."""
-        return self.is_full or self.released_at is not None
 
 
 def set_for(live: Mapping[tuple[str, str], Mapping[str, Any]], queue: str, kind: str, name: str) -> dict[str, Any]:
@@ -200,25 +155,9 @@ def _is_strict(queue: str, kind: str) -> bool:
     return rules_here(queue, kind).is_strict
 
 
-def waits_for_limit(store: Store, message: Message, name: str, now: datetime) -> bool:
-    """Whether a due message with this channel waits for a limit, or is in a channel that does: it is not late then."""
-    if any(one.is_in_the_way for one in limits_now(store, message.queue, message.kind, name, now)):
-        return True
-    head = _head(store, message, name)
-    return head is not None and head.due_at > now
-
-
 def _before(store: Store, message: Message, name: str, now: datetime) -> int:
     """How many messages of its channel are due and come before it."""
-    due = ChannelMessage.objects.using(store.alias).filter(
-        channel_id=channel_id(message.queue, message.kind, name), lease_token=0, due_at__lte=now
-    )
-    urgency, at = -message.priority, message.scheduled_at
-    same = Q(urgency=urgency)
-    before = due.filter(
-        Q(urgency__lt=urgency) | same & Q(due_at__lt=at) | same & Q(due_at=at, message_id__lt=message.pk)
-    )
-    return count_live(before.order_by("urgency", "due_at", "message_id"), MOST_WAITING)
+    return waiting_before(store, channel_id(message.queue, message.kind, name), message, now, MOST_WAITING)
 
 
 def terms_of(limit: Limit) -> str:
@@ -353,6 +292,15 @@ def listed(
     store: Store, now: datetime, groups: Sequence[ChannelGroup], channels: Sequence[Channel]
 ) -> list[ListedChannel]:
     """What is in these channels of these groups."""
+    waiting = waiting_in(store, [one.pk for one in channels], now, MOST_COUNTED)
+    rooms = rooms_of(store, now, groups, channels)
+    return [room._replace(waiting=waiting[one.pk]) for one, room in zip(channels, rooms, strict=True)]
+
+
+def rooms_of(
+    store: Store, now: datetime, groups: Sequence[ChannelGroup], channels: Sequence[Channel]
+) -> list[ListedChannel]:
+    """The same but for how many wait."""
     by_id = {group.pk: group for group in groups}
     running, _ = Places(Channels.of(store), now).running([one.pk for one in channels])
     live = _live_of(store, [one.name for one in channels if one.name])
@@ -364,10 +312,9 @@ def listed(
         group = by_id[one.group_id]
         own = set_for(live, group.queue, group.kind, one.name)
         limit = (rules_here(group.queue, group.kind).channel or UNLIMITED).overridden(own)
-        places = ChannelMessage.objects.using(store.alias).filter(channel_id=one.pk, lease_token=0, due_at__lte=now)
-        numbers = count_live(places.order_by("due_at"), MOST_COUNTED), running[one.pk].number
-        listed = ListedChannel(group.queue, group.kind, one.name, *numbers, limit, _released_at(limit, one, now))
-        found.append(listed._replace(**_blocked(heads.get(one.pk) if limit.is_strict else None, now)))
+        number, released_at = running[one.pk].number, _released_at(limit, one, now)
+        room = ListedChannel(group.queue, group.kind, one.name, 0, number, limit, released_at)
+        found.append(room._replace(**_blocked(heads.get(one.pk) if limit.is_strict else None, now)))
     return found
 
 
@@ -436,88 +383,6 @@ def _scope_now(
     released_at = _released_at(limit, buckets.get(bucket_name(scope)), now)
     channel = state.channel if state else ""
     return ScopeNow(scope, channel, limit, live is not None, (paused or {}).get("by", ""), None, released_at)
-
-
-# For how long messages have been due: those that wait for a worker, and those that wait for a limit.
-#
-# A message that waits for a limit is not late. Of queues without channels this is what their lanes say. Of channels a
-# bounded number is looked at: that of the message which has been due the longest, the first in turn, and some that
-# rest.
-
-
-#: At most so many lanes of channels and tasks of a queue are looked at, and so many channels of each.
-MOST_WAITS, CHANNELS = 20, 10
-
-#: So many notices are looked at, for channels that no claim has heard of.
-NOTICES = 20
-
-
-class ChannelWait(NamedTuple):
-    """Seconds for which the first message has been due that waits for a worker, and the first that waits for a limit.
-
-    0.0: there is none.
-    """
-
-    late: float = 0.0
-    limited: float = 0.0
-
-    def with_(self, seconds: float, *, limited: bool) -> ChannelWait:
-        if limited:
-            return self._replace(limited=max(self.limited, seconds))
-        return self._replace(late=max(self.late, seconds))
-
-
-def waits(store: Store, heads: Iterable[LaneHead], now: datetime, least: float = 0.0) -> dict[str, ChannelWait]:
-    """By queue of these lanes. What has been due in channels for less than `least` seconds is not looked into."""
-    found: dict[str, ChannelWait] = {}
-    lanes = 0
-    for head in heads:
-        wait, seconds = found.get(head.queue, ChannelWait()), max(0.0, -head.due_in)
-        is_in_channels = is_limited(head.priority) and seconds > 0 and seconds >= least
-        lanes += is_in_channels
-        if is_in_channels and lanes <= MOST_WAITS:
-            wait = _of_lane(store, head, wait, now)
-        else:
-            wait = wait.with_(seconds, limited=False)
-        found[head.queue] = wait
-    return found
-
-
-def _of_lane(store: Store, head: LaneHead, wait: ChannelWait, now: datetime) -> ChannelWait:
-    waiting = Message.objects.using(store.alias).filter(queue=head.queue, priority=head.priority)
-    first = waiting.filter(is_free(now), scheduled_at__lte=now).order_by("scheduled_at", "id").first()
-    if first is not None:
-        limited = waits_for_limit(store, first, channel_of(first.metadata) or "", now)
-        wait = wait.with_((now - first.scheduled_at).total_seconds(), limited=limited)
-    told = [one for one in ChannelNotice.objects.using(store.alias).order_by("id")[:NOTICES] if one.queue == head.queue]
-    groups = {one.group_id: ChannelGroup(id=one.group_id, queue=one.queue, kind=one.kind) for one in told}
-    groups |= {one.pk: one for one in ChannelGroup.objects.using(store.alias).filter(queue=head.queue)[:MOST_WAITS]}
-    for group in list(groups.values())[:MOST_WAITS]:
-        new = {one.channel_id: one.name for one in told if one.group_id == group.pk}
-        wait = _of_group(store, group, new, wait, now)
-    return wait
-
-
-def _of_group(store: Store, group: ChannelGroup, new: dict[int, str], wait: ChannelWait, now: datetime) -> ChannelWait:
-    """`new`: ids and names of channels that no claim has heard of yet, or not again."""
-    of_group = Channel.objects.using(store.alias).filter(group_id=group.pk)
-    in_turn = list(of_group.filter(is_ready=True).order_by("turn", "id")[:CHANNELS])
-    resting = list(of_group.filter(is_ready=False).order_by("turn", "id")[:CHANNELS])
-    known = set(of_group.filter(id__in=new).values_list("id", flat=True)) if new else set()
-    in_turn += [Channel(id=id_, group_id=group.pk, name=name) for id_, name in new.items() if id_ not in known]
-    since = _due_since(store, [*in_turn, *resting], now)
-    shared = any(one.scope and one.is_in_the_way for one in limits_now(store, group.queue, group.kind, "", now))
-    free = {one.name for one in listed(store, now, [group], in_turn) if one.has_room and not shared}
-    for channel in (one for one in (*in_turn, *resting) if one.pk in since):
-        wait = wait.with_((now - since[channel.pk]).total_seconds(), limited=channel.name not in free)
-    return wait
-
-
-def _due_since(store: Store, channels: Sequence[Channel], now: datetime) -> dict[int, datetime]:
-    """By channel, when its first message became due that waits: one read of an index for each."""
-    due = ChannelMessage.objects.using(store.alias).filter(lease_token=0, due_at__lte=now).order_by("due_at")
-    first = ((one.pk, due_since(due.filter(channel_id=one.pk))) for one in channels)
-    return {id_: at for id_, at in first if at is not None}
 
 
 # Which limits hold back messages that wait or fall due: they start no faster than a rate lets them.

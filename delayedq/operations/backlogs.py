@@ -14,7 +14,8 @@ from delayedq.conf import get_settings
 from delayedq.core.bounds import OTHERS
 from delayedq.core.scaling import Demand, threads_needed
 from delayedq.limits.channels import Channels
-from delayedq.limits.operator import rules_here, waits
+from delayedq.limits.lateness import waits
+from delayedq.limits.operator import rules_here
 from delayedq.limits.places import Places
 from delayedq.models import Channel, ChannelGroup, CronSchedule, FinishedMessage, Message, PausedTask, is_free, is_held
 from delayedq.operations.archived import archive_open_since

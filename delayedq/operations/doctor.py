@@ -29,7 +29,7 @@ from delayedq.cron.beat import PRESENCE
 from delayedq.exceptions import CannotRun
 from delayedq.flows.ending import load_calls
 from delayedq.flows.rules import StepState
-from delayedq.limits.operator import waits
+from delayedq.limits.lateness import waits
 from delayedq.models import CronSettings, Flow, FlowStep, Message
 from delayedq.operations.archived import archive_troubles, look_into_archives
 from delayedq.operations.rules import Rule

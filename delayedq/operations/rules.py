@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from delayedq.core.errors import class_of, pattern
-from delayedq.limits.operator import ChannelWait
+from delayedq.limits.lateness import ChannelWait
 from delayedq.operations.wording import relative, span
 from delayedq.operations.workers import is_alive, running_ids, serves
 from delayedq.store.protocol import BARE

@@ -18,7 +18,7 @@ from django.db import Error, connections, transaction
 from django.utils.translation import gettext as _
 
 from delayedq.cron.beat import SETTINGS
-from delayedq.limits.operator import waits
+from delayedq.limits.lateness import waits
 from delayedq.models import CronSchedule, Message, PausedQueue, PausedTask, has_run_out
 from delayedq.operations.archived import Trouble, archive_troubles
 from delayedq.operations.browsing import Selection, scan_live

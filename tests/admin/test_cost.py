@@ -13,7 +13,8 @@ from delayedq.store import worker_registry
 from delayedq.tasks import registered
 from tests.admin.given import HISTORY, MESSAGES, dead, keys_on, offer, text_of
 from tests.admin.test_lists import AS_FRAGMENT
-from tests.app.tasks import nothing
+from tests.app.tasks import deliver, nothing
+from tests.operations.test_limited_waits import offer as offer_late
 from tests.store.test_worker_registry import worker
 
 QUEUES = "/admin/delayedq/pausedqueue/"
@@ -67,6 +68,14 @@ def test_the_page_of_queues_takes_at_most_20_statements(operator, store, connect
     assert cost(operator, connection, QUEUES) <= 20
     (row,) = operator.get(QUEUES, {"q": "queue-07"}).context["rows"]
     assert row.due == "2" if most > 1 else row.due.startswith(("at least 1", "about "))
+
+
+def test_it_takes_at_most_30_if_messages_of_many_channels_are_late(operator, store, connection, many_queues):
+    for number in range(60):
+        offer_late(store, deliver, 2, f"tenant {number}")
+    assert cost(operator, connection, QUEUES) <= 30
+    (row,) = operator.get(QUEUES, {"q": "webhooks"}).context["rows"]
+    assert row.state == "late"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from django.utils import timezone
 from delayedq import DelayedQueue, Limit, Rate, limits
 from delayedq.exceptions import InvalidLimit, InvalidMessage, InvalidQueue, QueueFull
 from delayedq.limits.channels import Channels
-from delayedq.limits.operator import page_of_channels, waits
+from delayedq.limits.lateness import waits
+from delayedq.limits.operator import page_of_channels
 from delayedq.models import Message
 from delayedq.operations.explain import explain
 from delayedq.queue import BatchedMessage, Topic
