@@ -8,6 +8,7 @@ import select
 import threading
 from collections import deque
 from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -29,7 +30,7 @@ logger = logging.getLogger("delayedq")
 
 #: Statements that change the session for longer than a transaction, or may do so, and functions that do.
 _STATEMENT = re.compile(
-    r"\s*(SET(?!\s+(LOCAL|CONSTRAINTS|TRANSACTION|STATEMENT)\b)|RESET|DISCARD|LISTEN|BEGIN|START|PREPARE|DECLARE|USE"
+    r"\s*(SET(?!\s+(LOCAL|CONSTRAINTS|TRANSACTION|STATEMENT)\b)|RESET|DISCARD|DEALLOCATE|LISTEN|BEGIN|START|PREPARE|DECLARE|USE"
     r"|LOCK\s+TABLES|ATTACH|PRAGMA\s+\w+\s*=|CREATE\s+((LOCAL|GLOBAL)\s+)?TEMP|DO\b|CALL\b)",
     re.IGNORECASE,
 )
@@ -39,6 +40,8 @@ _INTO_TEMPORARY = re.compile(r"\bINTO\s+((LOCAL|GLOBAL)\s+)?TEMP", re.IGNORECASE
 _DIVIDERS = (";", "--", "/*")
 _DIVIDER = re.compile(r";|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _LOCAL = re.compile(r"set_config\(\s*'[^']*'\s*,\s*'[^']*'\s*,\s*true\s*\)")
+#: Of statements up to this number of characters, what was found out about the last ones is kept.
+_SHORT = 10_000
 #: What PostgreSQL reports to its client whenever it changes, from whatever statement: reading it takes no round trip.
 _REPORTED = (
     b"TimeZone", b"DateStyle", b"IntervalStyle", b"client_encoding", b"application_name", b"is_superuser",
@@ -98,6 +101,10 @@ class _Session:
 
 def _changes(statement: str) -> bool:
     """True if it may change the session for longer than its transaction."""
+    return _known_changes(statement) if len(statement) <= _SHORT else _may_change(statement)
+
+
+def _may_change(statement: str) -> bool:
     if _STATEMENT.match(statement):
         return True
     if any(one in statement for one in _DIVIDERS) and any(map(_STATEMENT.match, _DIVIDER.split(statement))):
@@ -109,6 +116,10 @@ def _changes(statement: str) -> bool:
         return False
     lower = _LOCAL.sub("", lower)
     return any(function in lower for function in _FUNCTIONS)
+
+
+#: Threads make the same statements again and again, and reading one takes longer than finding it.
+_known_changes = lru_cache(maxsize=256)(_may_change)
 
 
 class _Shared:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from random import Random
 from threading import Event
 
@@ -14,6 +15,7 @@ from delayedq.limits import postgresql as channels_sql
 from delayedq.limits.requests import Rules
 from delayedq.limits.rules import Limit
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, ChannelNotice, FinishedMessage, Message
+from delayedq.store.postgresql import database
 from tests.limits.channels import asked, claims, finish, in_channel, left_behind, offer, one_by_one
 from tests.store.given import KIND, NOW, at, elsewhere, retry, settle, succeed, together
 from tests.worker.conftest import eventually
@@ -156,7 +158,8 @@ def waits(cursor):
 
 
 @pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
-def test_the_large_statements_of_a_claim_are_planned_once(store, connection):
+def test_the_large_statements_of_a_claim_are_planned_once(store, connection, monkeypatch):
+    monkeypatch.setattr(database, "PLANS_LAST", inf)
     connection.close()  # those of other tests are of its session
     offer(store, *["a"] * 10)
     for second in range(8):

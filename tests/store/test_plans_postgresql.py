@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import re
 from functools import partial
+from math import inf
 
 import pytest
 from django.db import transaction
 
+from delayedq.store.postgresql import database
 from delayedq.store.protocol import ClaimRequest, Lane
 from tests.autovacuum import outlast_autovacuum
 from tests.store.given import KIND, LANE, LEASE, NOW, at, claim, claim_one, message, settle, succeed, undone
@@ -174,6 +176,48 @@ def test_a_batch_is_planned_for_its_length_though_the_connection_prepares_statem
     with connection.cursor() as cursor:
         cursor.execute("SELECT statement FROM pg_prepared_statements WHERE statement LIKE '%%unnest%%'")
         assert cursor.fetchall() == []
+
+
+@pytest.fixture
+def ends_by_themselves(store, connection, monkeypatch):
+    """Ends messages one by one, as exactly-once tasks do; says how often that was planned for its values, and not."""
+    connection.close()
+    monkeypatch.setattr(database, "PLANS_LAST", inf)
+
+    def run():
+        for _ in range(9):
+            store.at(NOW).offer(message(key=None))
+            settle(store, succeed(claim_one(store)))
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT custom_plans, generic_plans FROM pg_prepared_statements WHERE NOT from_sql")
+            return cursor.fetchall()
+
+    return run
+
+
+def test_an_end_by_itself_is_not_planned_again_on_a_large_table(table, ends_by_themselves):
+    fill(table, -20_000, -10_000)
+    table("ANALYZE delayedq_message")
+    assert ends_by_themselves() == [(5, 4)]
+
+
+def test_its_plan_does_not_outlive_the_time_when_the_table_was_empty(
+    store, connection, table, ends_by_themselves, monkeypatch
+):
+    """PostgreSQL would read a table from end to end that had one page when it planned."""
+    table("VACUUM ANALYZE delayedq_message")
+    assert ends_by_themselves() == [(5, 4)]
+    fill(table, -20_000, 0)
+    done = claim(store, 1)
+
+    monkeypatch.setattr(database, "PLANS_LAST", 0.0)
+    read = "SELECT seq_tup_read FROM pg_stat_xact_user_tables WHERE relname = 'delayedq_message'"
+    with transaction.atomic(using=connection.alias), connection.cursor() as cursor:
+        cursor.execute(read)
+        before = cursor.fetchone()
+        settle(store, *map(succeed, done))
+        cursor.execute(read)
+        assert cursor.fetchone() == before
 
 
 def test_renewals_beside_locked_rows_are_looked_up_for_expired_leases_alone(store, connection, table):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import struct
+import time
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
@@ -234,6 +235,11 @@ def _numbered(statement: str) -> tuple[str, Sequence[str]]:
 _DIRECT: WeakKeyDictionary[psycopg.Connection[Any], bool] = WeakKeyDictionary()
 
 
+#: For so many seconds a session keeps the plans of prepared statements; when those of these connections began.
+PLANS_LAST = 1.0
+_PLANNED: WeakKeyDictionary[psycopg.Connection[Any], float] = WeakKeyDictionary()
+
+
 def _let_go(session: BaseDatabaseWrapper) -> None:
     """End its transaction, whose locks are free at once, not only when the server sees the session end."""
     with suppress(Error):
@@ -317,9 +323,11 @@ class PostgreSQLDatabase(Database):
     def prepared(self, statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
         """`batch` of a large statement that is made again and again, and takes longer to plan than to execute: it is
         prepared where the connection has a session for itself. After five times the server keeps its plan if that is
-        not dearer than one for the values at hand.
+        not dearer than one for the values at hand, for PLANS_LAST: one of a table that was empty reads all of it.
         """
         kind = _PreparingCursor if self._is_direct() else _BatchCursor
+        if kind is _PreparingCursor:
+            self._forget_old_plans()
         return self.retried(partial(self._batch, statement, {"now": self.now_parameter, **parameters}, kind))
 
     def _batch(
@@ -340,6 +348,15 @@ class PostgreSQLDatabase(Database):
         if known is None:
             known = _DIRECT[raw] = raw.info.backend_pid == self.rows(sql.SESSION)[0][0]
         return known
+
+    def _forget_old_plans(self) -> None:
+        raw, now = self.connection.connection, time.monotonic()
+        if now - _PLANNED.setdefault(raw, now) >= PLANS_LAST:
+            _PLANNED[raw] = now
+            with (
+                self.connection.wrap_database_errors
+            ):  # no task has changed its session, which Django's cursor would say
+                raw.execute(sql.DISCARD_PLANS)
 
     def _batch_cursor(self, kind: type[psycopg.Cursor[Any]] = _BatchCursor) -> CursorWrapper:
         cursor = self.connection.cursor()

@@ -35,6 +35,9 @@ CLOCK = "SELECT statement_timestamp()"
 
 SESSION = "SELECT pg_backend_pid()"
 
+#: Prepared statements stay, and are planned anew.
+DISCARD_PLANS = "DISCARD PLANS"
+
 ISOLATION = "SELECT current_setting('default_transaction_isolation')"
 
 NOTIFY = "SELECT set_config('synchronous_commit', 'off', true), pg_notify('delayedq', '')"
@@ -63,6 +66,11 @@ def free(condition: str = "", ids: str = "SELECT unnest(%(ids)s::bigint[])") -> 
 
 
 FREE = free()
+
+#: The same of one, for a statement that is planned without its values: of an array PostgreSQL expects ten.
+FREE_ONE = """(
+    SELECT id FROM delayedq_message WHERE id = (%(ids)s::bigint[])[1] FOR UPDATE SKIP LOCKED
+)"""
 
 HELD = "unnest(%(ids)s::bigint[], %(tokens)s::bigint[]) AS held (id, token)"
 
@@ -284,7 +292,7 @@ answer AS (
 )
 """
 
-FINISH = f"WITH {_ENDED.format(free=FREE)} SELECT ids FROM answer"
+FINISH, FINISH_ONE = (f"WITH {_ENDED.format(free=one)} SELECT ids FROM answer" for one in (FREE, FREE_ONE))
 
 # In batches of 512, 15.4 us of processor time per message, both sides together, against 16.1 for a finish and a claim;
 # and one flush of the log instead of two.
