@@ -62,8 +62,8 @@ CHECK_CONNECTIONS = 1.0
 #: Seconds between two looks whether async tasks have lost their leases.
 CHECK_LEASES = 1.0
 
-#: Async tasks that may be in flight at once in one process.
-ASYNC_LIMIT = 4096
+#: Async tasks that may be in flight at once in one process, and those that begin one right after the other.
+ASYNC_LIMIT, BEGUN_AT_ONCE = 4096, 64
 
 
 class Pool:
@@ -250,10 +250,13 @@ class Pool:
             return self._waiting.get()
 
     def _end(self, those: deque[AttemptResult], ended: AttemptResult) -> None:
-        """Wake the loop for the first result, for a full batch, and when no attempt waits for a thread any more."""
+        """Wake the loop for the first result, for a full batch, and when no attempt waits for a thread any more, or no
+        async one runs.
+        """
         is_first = not those
         those.append(ended)
-        if is_first or len(those) in {1, self._flush} or self._flush == 1 or self._waiting.empty():
+        is_last = self._waiting.empty() if those is self._ended else self.idle()
+        if is_first or len(those) in {1, self._flush} or self._flush == 1 or is_last:
             self._wake()
 
 
@@ -286,6 +289,9 @@ class Coroutines:
         self._end = end
         self._note_lack = note_lack
         self._loop = asyncio.new_event_loop()
+        #: What is to begin, and whether the event loop knows of it.
+        self._given: deque[Attempt] = deque()
+        self._is_called = False
         self._tasks: dict[asyncio.Task[None], Attempt] = {}
         self._is_watching = False
         self._is_stopping = False
@@ -300,7 +306,11 @@ class Coroutines:
         self._thread.start()
 
     def submit(self, attempt: Attempt) -> None:
-        self._loop.call_soon_threadsafe(self._begin, attempt, context=Context())
+        """Wake the event loop, which takes a system call, once for all that it has not begun."""
+        self._given.append(attempt)
+        if not self._is_called:
+            self._is_called = True
+            self._loop.call_soon_threadsafe(self._begin_given)
 
     def stop(self) -> None:
         self._is_stopping = True
@@ -325,14 +335,17 @@ class Coroutines:
                 ", ".join(sorted(kinds)), extra={"pid": os.getpid()},
             )  # fmt: skip
 
-    def _begin(self, attempt: Attempt) -> None:
-        task = self._loop.create_task(self._work(attempt))
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+    def _begin_given(self) -> None:
+        """Up to BEGUN_AT_ONCE; then others of the loop have their turn."""
+        self._is_called = False  # before the last look: what comes after it calls again
+        for _ in range(BEGUN_AT_ONCE):
+            if not self._given:
+                return
+            # It runs to its first `await` here; many end without one.
+            asyncio.Task(self._work(self._given.popleft()), loop=self._loop, context=Context(), eager_start=True)
+        self._loop.call_soon(self._begin_given)
 
-    def _watch_over(self, attempt: Attempt) -> None:
-        """Called in its task: one that is cancelled before its first step would never end."""
-        task = asyncio.current_task()
-        assert task is not None
+    def _watch_over(self, task: asyncio.Task[None], attempt: Attempt) -> None:
         self._tasks[task] = attempt
         if not self._is_watching:
             self._is_watching = True
@@ -349,7 +362,16 @@ class Coroutines:
             self._loop.call_later(CHECK_LEASES, self._watch)
 
     async def _work(self, attempt: Attempt) -> None:
-        self._watch_over(attempt)
+        task = asyncio.current_task()
+        assert task is not None
+        self._watch_over(task, attempt)
+        try:
+            result = await self._attempt(attempt)
+        finally:
+            del self._tasks[task]
+        self._end(result)
+
+    async def _attempt(self, attempt: Attempt) -> AttemptResult:
         try:
             if time.monotonic() - self._checked > CHECK_CONNECTIONS or may_be_dead(self._opened):
                 self._checked = time.monotonic()
@@ -360,7 +382,7 @@ class Coroutines:
             result = await self._execute(attempt) if attempt.start() else _not_started(attempt)
         if isinstance(result.error, OperationalError):
             self._note_lack(self._opened)
-        self._end(result)
+        return result
 
     async def _execute(self, attempt: Attempt) -> AttemptResult:
         result = await aexecute(attempt)

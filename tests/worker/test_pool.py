@@ -252,15 +252,28 @@ def test_what_was_lost_while_it_waited_is_not_started(task):
 
 
 def test_an_async_attempt_whose_lease_is_lost_before_its_first_step_ends():
-    leases, ended = SharedLeases(8), SimpleQueue()
-    attempt = playing(list, task=tasks.aplay, leases=leases)
+    leases, ended, ran = SharedLeases(8), SimpleQueue(), threading.Event()
+    attempt = playing(ran.set, task=tasks.aplay, leases=leases)
     leases.report_lost(leases.entries()[0])
     coroutines = pool_module.Coroutines(ended.put)
 
     def at_once():
-        coroutines._begin(attempt)
+        coroutines.submit(attempt)
+        coroutines._begin_given()
         coroutines._watch()
 
     coroutines._loop.call_soon_threadsafe(at_once)
-    assert ended.get(timeout=PATIENCE).outcome == NotStarted()
+    assert ended.get(timeout=PATIENCE).attempt is attempt
     coroutines.stop()
+    assert not ran.is_set()
+    assert not coroutines._tasks
+
+
+def test_more_async_attempts_than_begin_at_once_all_end():
+    async def nothing():
+        pass
+
+    number = 3 * pool_module.BEGUN_AT_ONCE + 1
+    with working(1) as worker:
+        ended = worker.run(*(playing(nothing, task=tasks.aplay) for _ in range(number)))
+    assert values(ended) == [None] * number
