@@ -2,8 +2,8 @@
 
     uv run --group test --extra spark python -m tests.benchmarks.scale [--millions 2 10 50] [--directory DIR]
 
-The messages are made by SQL, in a database and a lake of their own for each size. Each step is `run_pipeline` in a
-process of its own, with the defaults of Spark (`local[*]`, 1 GB of heap). The tables are Markdown.
+The messages are made by SQL, for each size in a table that was emptied, with a lake of their own. Each step is
+`run_pipeline` in a process of its own, with the defaults of Spark (`local[*]`, 1 GB of heap). The tables are Markdown.
 
 Processor time is in seconds. Memory is the largest sum of one moment, in MB, with what processes share counted once;
 that of the server is without its shared buffers. What a process did after its last sample is missing. `load` is the
@@ -232,9 +232,10 @@ def main() -> None:
     parser.add_argument("--millions", type=float, nargs="+", default=[2], help="1 or more.")
     parser.add_argument("--directory", help="Where lakes and Spark's files go (a temporary directory).")
     options = parser.parse_args()
-    for millions in options.millions:
-        with migrated(SETTINGS), tempfile.TemporaryDirectory(dir=options.directory) as directory:
-            measure(round(millions * 1_000_000), Path(directory))
+    with migrated(SETTINGS):
+        for millions in options.millions:
+            with tempfile.TemporaryDirectory(dir=options.directory) as directory:
+                measure(round(millions * 1_000_000), Path(directory))
 
 
 if __name__ == "__main__":
