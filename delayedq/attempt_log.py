@@ -21,7 +21,7 @@ from collections import deque
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from delayedq.exceptions import TaskCancelled, TaskTimeout
+from delayedq.exceptions import INTERRUPTIONS
 
 if TYPE_CHECKING:
     from contextvars import Token
@@ -61,7 +61,7 @@ class AttemptHandler(logging.Handler):
             return
         try:
             kept.add(record.created, self.format(record))
-        except (TaskTimeout, TaskCancelled):  # raised from another thread, between any two lines: they are the task's
+        except INTERRUPTIONS:  # they are the task's
             raise
         except Exception:  # noqa: BLE001 - as all handlers do
             self.handleError(record)

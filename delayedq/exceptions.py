@@ -141,6 +141,10 @@ class TaskCancelled(DelayedQError):
     """The message of the attempt was cancelled while it ran, or its lease was lost: its result will be refused."""
 
 
+#: Raised from another thread between any two lines of an attempt: what catches all errors there lets these pass.
+INTERRUPTIONS = (TaskTimeout, TaskCancelled)
+
+
 class DeadlineExceeded(DelayedQError, TimeoutError):
     """The message had not ended by its deadline, which includes all of its attempts."""
 

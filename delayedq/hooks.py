@@ -3,7 +3,8 @@
 `DELAYEDQ["METADATA_FROM"]` names functions that take the task and return a dict of JSON values, which is added to the
 metadata of each message without a key (one with a key is that of all who offer it: what differs would replace it);
 `DELAYEDQ["AROUND_ATTEMPTS"]` names functions that take what `current_message()` returns, and
-return a context manager in which the task runs. One that raises is logged, and changes nothing else. Where LOGGING has
+return a context manager in which the task runs. One that raises is logged, and changes nothing else; a timeout of the
+task that meets one is the task's. Where LOGGING has
 an `AttemptHandler`, what it keeps (`delayedq.attempt_log`) is around each attempt, too.
 """
 
@@ -22,6 +23,7 @@ from django.utils.module_loading import import_string
 from delayedq.attempt_log import AttemptHandler, KeptLog
 from delayedq.conf import get_settings
 from delayedq.core.metadata import PREFIX, with_own
+from delayedq.exceptions import INTERRUPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,16 +60,26 @@ class Around:
 
     def __init__(self, attempt: Any) -> None:
         self._entered: list[AbstractContextManager[object]] = []
-        for hook in attempt_hooks():
-            with _logged(hook):
-                around = hook(attempt)
-                around.__enter__()
-                self._entered.append(around)
+        try:
+            for hook in attempt_hooks():
+                with _logged(hook):
+                    around = hook(attempt)
+                    around.__enter__()
+                    self._entered.append(around)
+        except INTERRUPTIONS as error:
+            self.leave(type(error), error, error.__traceback__)
+            raise
 
     def leave(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for around in reversed(self._entered):
-            with _logged(around, expected=error):
-                around.__exit__(kind, error, trace)
+        """Raises what interrupts it: then the others are left with that."""
+        try:
+            while self._entered:
+                around = self._entered.pop()
+                with _logged(around, expected=error):
+                    around.__exit__(kind, error, trace)
+        except INTERRUPTIONS as late:
+            self.leave(type(late), late, late.__traceback__)
+            raise
 
 
 @contextmanager
@@ -75,8 +87,11 @@ def _logged(hook: object, expected: BaseException | None = None) -> Iterator[Non
     try:
         yield
     except Exception as error:
-        if error is not expected:
-            logger.exception("%r failed; the message goes its way without it.", hook)
+        if error is expected:
+            return
+        if isinstance(error, INTERRUPTIONS):
+            raise
+        logger.exception("%r failed; the message goes its way without it.", hook)
 
 
 def _found(named: Any) -> Any:

@@ -27,6 +27,7 @@ from django.utils.module_loading import import_string
 from delayedq.conf import get_settings
 from delayedq.core.masking import MASK, arguments_of, masked_call, secrets_in, without
 from delayedq.core.signatures import parameter_names, positional_names, takes_any_name
+from delayedq.exceptions import INTERRUPTIONS
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class Masking:
         try:
             shown = self.redact(self.kind, name, value)
             json.dumps(shown)
+        except INTERRUPTIONS:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever it raises may quote the value
             logger.error("DELAYEDQ['REDACT'] failed for %r of %s: %s", name, self.kind, type(error).__name__)  # noqa: TRY400
             return MASK

@@ -14,6 +14,7 @@ from django.db.models import Exists, OuterRef
 
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.core.metadata import FLOW, STEP_DEADLINE, with_own
+from delayedq.exceptions import INTERRUPTIONS
 from delayedq.flows import members_sql
 from delayedq.flows.rules import (
     FlowState,
@@ -81,7 +82,7 @@ def _until(offer: Offer, deadline_at: datetime, now: datetime) -> Offer:
 logger = logging.getLogger("delayedq")
 
 #: What says nothing of the flow that is looked at.
-AWAY = (OperationalError, InterfaceError)
+AWAY = (OperationalError, InterfaceError, *INTERRUPTIONS)
 
 #: A batch of so many members of each step may well end none of them.
 MANY = 16

@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 from delayedq.conf import get_settings
 from delayedq.core.bounds import check_channel
 from delayedq.core.signatures import parameter_names, signature_of
-from delayedq.exceptions import InvalidMessage
+from delayedq.exceptions import INTERRUPTIONS, InvalidMessage
 from delayedq.limits.requests import Rules
 from delayedq.limits.rules import Limit, OnFull, Size
 from delayedq.store.offers import check_channel_name
@@ -160,6 +160,8 @@ def channel_for(task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str
     bound.apply_defaults()
     try:
         value = task.channel(*args, **kwargs) if callable(task.channel) else bound.arguments[task.channel]
+    except INTERRUPTIONS:
+        raise
     except Exception as error:
         raise InvalidMessage(f"{task.name}: its channel can't be found: {type(error).__name__}: {error}.") from error
     channel = _text_of(task, value)

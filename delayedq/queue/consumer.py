@@ -17,7 +17,7 @@ from django.db import DataError, Error, connections, transaction
 
 from delayedq.core.backoff import as_backoff
 from delayedq.core.conditions import meets
-from delayedq.exceptions import InvalidQueue, QueueClosed, WorkerVanished
+from delayedq.exceptions import INTERRUPTIONS, InvalidQueue, QueueClosed, WorkerVanished
 from delayedq.queue.batch import Batch
 from delayedq.queue.envelope import Envelope
 from delayedq.queue.leases import Settlement, check_duration, consumer
@@ -145,7 +145,7 @@ class Consumer[P](Base[P]):
         for claimed in claims:
             try:
                 envelopes.append(self._envelope(claimed, lease))
-            except Error:
+            except (Error, *INTERRUPTIONS):
                 with suppress(Error):  # if this fails, they come back when their leases end
                     self._release(claims)
                 raise

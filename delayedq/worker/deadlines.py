@@ -13,7 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from delayedq.core.lifecycle import Raised
-from delayedq.exceptions import TaskCancelled, TaskTimeout
+from delayedq.exceptions import INTERRUPTIONS, TaskCancelled, TaskTimeout
 from delayedq.worker.executor import execute, execute_exactly_once
 from delayedq.worker.silence import give_up_statements
 from delayedq.worker.transitions import AttemptResult
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger("delayedq")
-
-INTERRUPTIONS = (TaskTimeout, TaskCancelled)
 
 
 class Deadlines:

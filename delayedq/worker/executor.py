@@ -32,6 +32,7 @@ from delayedq.core.lifecycle import (
 from delayedq.core.serialization import TAG, dumps, load_call
 from delayedq.cron.starting import check_start, must_ask
 from delayedq.exceptions import (
+    INTERRUPTIONS,
     ArgumentsMismatch,
     Cancel,
     CannotRun,
@@ -189,9 +190,16 @@ class _Run:
         if announced or task.takes_context:
             self._result = results.running(self.attempt, self.args, self.kwargs)
         if announced:
-            task_started.send_robust(type(task.get_backend()), task_result=self._result)
+            self._announce()
         if task.takes_context:
             self.args = [TaskContext(task_result=self._result), *self.args]
+
+    def _announce(self) -> None:
+        """Django swallows what receivers raise; what interrupts the attempt is none of that."""
+        sender = type(self.attempt.task.get_backend())
+        for _, answer in task_started.send_robust(sender, task_result=self._result):
+            if isinstance(answer, INTERRUPTIONS):
+                raise answer
 
     def asks(self) -> bool:
         """Whether the database may be asked before it starts."""

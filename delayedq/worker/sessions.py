@@ -17,6 +17,7 @@ from django.db.backends.signals import connection_created
 from django.db.transaction import TransactionManagementError
 from django.dispatch import receiver
 
+from delayedq.exceptions import INTERRUPTIONS
 from delayedq.tasks import current_attempt
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ class _Session:
             return sql.decode(errors="replace")
         try:
             return str(sql.as_string(self.connection.connection))
+        except INTERRUPTIONS:
+            raise
         except Exception:  # noqa: BLE001  the statement itself will tell what is wrong with it
             return repr(sql)
 
