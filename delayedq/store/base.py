@@ -581,7 +581,8 @@ class Store(BareQueues, EndNotices):
         """Make one partition that is due, or drop one whose rows all ended longer ago than `retention` (None: that has
         no rows any more); returns which, or None if there was nothing to do, as where the history has no partitions.
 
-        Waits at most half a second for a lock, and blocks others for about as long. Raises django.db.Error.
+        Waits at most half a second for a lock, and blocks others for about as long; may take 2 s more, for which nobody
+        waits. Raises django.db.Error.
         """
         del retention
         return None

@@ -215,11 +215,22 @@ def test_a_conversion_that_is_refused_when_it_has_begun_leaves_no_constraint(sto
 
 def test_who_may_read_and_write_the_table_still_may(store, plain):
     with plain.cursor() as cursor:
-        cursor.execute("CREATE ROLE reader; GRANT SELECT ON delayedq_finishedmessage TO reader")
+        cursor.execute(
+            "CREATE ROLE reader; GRANT SELECT ON delayedq_finishedmessage TO reader;"
+            "GRANT UPDATE (queue), REFERENCES (key) ON delayedq_finishedmessage TO reader"
+        )
         try:
             [*store.at(NOW).partition_history(None)]
-            cursor.execute("SELECT has_table_privilege('reader', 'delayedq_finishedmessage', 'SELECT')")
-            assert cursor.fetchone() == (True,)
+            for part in ("", "_before", "_rest", "_202604"):  # as pg_dump reads them, too
+                table = f"delayedq_finishedmessage{part}"
+                cursor.execute(f"SELECT has_table_privilege('reader', '{table}', 'SELECT')")
+                assert cursor.fetchone() == (True,)
+                cursor.execute(
+                    "SELECT array_agg(attname::text) FROM pg_attribute, unnest('{UPDATE,REFERENCES}'::text[]) AS may"
+                    f" WHERE attrelid = '{table}'::regclass AND attnum > 0"
+                    " AND has_column_privilege('reader', attrelid, attnum, may)"
+                )
+                assert set(cursor.fetchone()[0]) == {"queue", "key"}
         finally:
             cursor.execute("DROP OWNED BY reader; DROP ROLE reader")
 

@@ -10,6 +10,9 @@ enters the history in the statement that takes it from the live messages.
 
 Each step is one transaction, which waits at most half a second for a lock, and finds in the catalogue what was done
 before it. Whoever is killed leaves nothing but a constraint that rows of the next weeks meet; it is removed in time.
+
+PostgreSQL reads all of the rest under a lock that everybody waits for, to see that it has no row of a month that is
+attached, unless a constraint says so. So there is one before, checked under a lock that nobody waits for.
 """
 
 from __future__ import annotations
@@ -43,6 +46,8 @@ AHEAD = 2
 MOST = 10_000
 #: From the conversion to the first month there is at least so long, and its constraint goes so long before that month.
 NOTICE, EXPIRES = timedelta(days=7), timedelta(days=3)
+#: Bytes of the rest that may be read under a lock that ends of messages wait for: some 150 ms.
+READ_LOCKED = 128 * 2**20
 #: Rows may be committed so long after they ended: until then, an empty month stays.
 LATE = timedelta(days=1)
 
@@ -55,8 +60,13 @@ SELECT quote_ident(space.nspname), quote_ident(pg_get_userbyid(history.relowner)
     substring(bounds.text FROM 'TO \(''([^'']+)''\)')::timestamptz
 FROM pg_class AS history
 JOIN pg_namespace AS space ON space.oid = history.relnamespace
-LEFT JOIN pg_constraint AS rule
-    ON rule.conrelid = history.oid AND rule.contype = 'c' AND rule.conname LIKE 'delayedq\_until\_%%'
+LEFT JOIN pg_class AS rest
+    ON rest.relname = 'delayedq_finishedmessage_rest' AND rest.relnamespace = history.relnamespace
+LEFT JOIN LATERAL (
+    SELECT conname, convalidated FROM pg_constraint
+    WHERE conrelid IN (history.oid, rest.oid) AND contype = 'c' AND conname ~ '^delayedq_(until|without)_[0-9]{6}$'
+    LIMIT 1
+) AS rule ON true
 LEFT JOIN pg_inherits AS heir ON heir.inhparent = history.oid
 LEFT JOIN pg_class AS part ON part.oid = heir.inhrelid
 LEFT JOIN LATERAL (SELECT pg_get_expr(part.relpartbound, part.oid)) AS bounds (text) ON true
@@ -107,10 +117,16 @@ PARTITION BY RANGE (finished_at)
 ATTACH_BEFORE = "ALTER TABLE {table} ATTACH PARTITION {part} FOR VALUES FROM (MINVALUE) TO ('{until}')"
 ATTACH_REST = "ALTER TABLE {table} ATTACH PARTITION {part} DEFAULT"
 OWNER = "ALTER TABLE {table} OWNER TO {owner}"
+#: Of the table, and of single columns.
 GRANTS = """
-SELECT privilege_type, CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(grantee)) END,
+SELECT privilege_type || columns, CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(grantee)) END,
     CASE WHEN is_grantable THEN ' WITH GRANT OPTION' ELSE '' END
-FROM pg_class, aclexplode(relacl) WHERE oid = %(table)s::regclass AND grantee <> relowner
+FROM pg_class, LATERAL (
+    SELECT '', relacl
+    UNION ALL
+    SELECT ' (' || quote_ident(attname) || ')', attacl FROM pg_attribute WHERE attrelid = pg_class.oid AND attnum > 0
+) AS given (columns, acl), aclexplode(acl)
+WHERE oid = %(table)s::regclass AND grantee <> relowner
 """
 GRANT = "GRANT {privilege} ON {table} TO {grantee}{option}"
 ANALYZE = "ANALYZE {table}"
@@ -120,8 +136,16 @@ ANALYZE = "ANALYZE {table}"
 ALONE = "SELECT pg_try_advisory_xact_lock(4990113571238847)"
 SHORT = "SET LOCAL statement_timeout = '600ms'"
 
+#: That the rest has no row of a month, so that the month is attached without reading it. A keeper checks it in 2 s.
+ADD_WITHOUT = (
+    "ALTER TABLE {rest} ADD CONSTRAINT {rule} CHECK (finished_at < '{since}' OR finished_at >= '{until}') NOT VALID"
+)
+CHECK_SHORT = "SET LOCAL statement_timeout = '2s'"
+SIZE = "SELECT pg_relation_size(%(rest)s::regclass)"
+
 CREATE = "CREATE TABLE {part} (LIKE {table} INCLUDING ALL, PRIMARY KEY (id))"
 IN_MONTH = "finished_at >= '{since}' AND finished_at < '{until}'"
+ANY_OF_MONTH = f"SELECT id FROM {{table}} WHERE {IN_MONTH} LIMIT 1"
 TOO_MANY = f"SELECT id FROM {{rest}} WHERE {IN_MONTH} ORDER BY finished_at OFFSET %(most)s LIMIT 1"
 MOVE = f"WITH moved AS (DELETE FROM {{rest}} WHERE {IN_MONTH} RETURNING *) INSERT INTO {{part}} SELECT * FROM moved"
 ATTACH = "ALTER TABLE {table} ATTACH PARTITION {part} FOR VALUES FROM ('{since}') TO ('{until}')"
@@ -144,7 +168,9 @@ class Partition(NamedTuple):
 
 
 class State(NamedTuple):
-    """What the catalogue says of the history. `rule`: the name of the constraint of a conversion that has begun."""
+    """What the catalogue says of the history. `rule`: the name of the constraint of a conversion that has begun, or of
+    a month that is being made.
+    """
 
     schema: str
     owner: str
@@ -163,9 +189,32 @@ class State(NamedTuple):
 
     @property
     def boundary(self) -> datetime:
-        """Where the first month begins."""
+        """From when on the constraint refuses rows: where its month begins."""
         assert self.rule is not None
         return datetime.strptime(self.rule[-6:], "%Y%m").replace(tzinfo=UTC)
+
+    @property
+    def ruled(self) -> str:
+        """The table that has the constraint."""
+        return self.named(REST) if self.is_partitioned else self.table
+
+    def covers(self, moment: datetime) -> bool:
+        """Whether a partition other than the rest takes what ends then."""
+        return any(
+            one.until is not None and moment < one.until and (one.since is None or one.since <= moment)
+            for one in self.partitions
+        )
+
+    def missing(self, now: datetime) -> list[datetime]:
+        """The months that have no partition, and should have one by now."""
+        months = [month(now, further) for further in range(AHEAD + 1)]
+        return [one for one in months if self.is_partitioned and not self.covers(one)]
+
+    def is_left(self, now: datetime) -> bool:
+        """Whether the constraint would soon refuse rows, or is of no use: whoever has made it was stopped."""
+        if self.rule is None:
+            return False
+        return self.boundary - now < EXPIRES or (self.is_partitioned and self.boundary not in self.missing(now))
 
 
 def state_of(database: Database) -> State | None:
@@ -197,7 +246,7 @@ def partition(store: Store, retention: timedelta | None) -> Iterator[PartitionCh
     """See `Store.partition_history`."""
     while (step := _convert_or_take_back(store)) is not None:
         yield PartitionChange(step, TABLE)
-    while (change := maintain(store, retention)) is not None:
+    while (change := maintain(store, retention, is_patient=True)) is not None:
         yield change
 
 
@@ -228,7 +277,7 @@ def _convert(database: Database, now: datetime) -> PartitionStep | None:
         rule, until = f"delayedq_until_{_first_month(now):%Y%m}", _first_month(now)
         patiently(database, lambda: database.write(ADD_RULE.format(table=state.table, rule=rule, until=until)))
         return PartitionStep.BEGUN
-    if state.boundary - now < EXPIRES:
+    if state.is_left(now):
         patiently(database, lambda: _drop_rule(database, state))
         return PartitionStep.BEGUN_AGAIN
     if not state.is_valid:
@@ -252,7 +301,7 @@ def _refuse_dependents(database: Database, state: State) -> None:
 
 
 def _drop_rule(database: Database, state: State) -> None:
-    database.write(DROP_RULE.format(table=state.table, rule=state.rule))
+    database.write(DROP_RULE.format(table=state.ruled, rule=state.rule))
 
 
 def _validate(database: Database, state: State) -> None:
@@ -286,7 +335,12 @@ def _switch(database: Database, state: State) -> None:
     database.write(CREATE.format(table=table, part=rest))
     database.write(ATTACH_REST.format(table=table, part=rest))
     for name in (table, rest):
-        database.write(OWNER.format(table=name, owner=state.owner))
+        _give(database, name, state.owner, grants)
+
+
+def _give(database: Database, table: str, owner: str, grants: Sequence[Sequence[str]]) -> None:
+    """Who may read a partition by its name, as pg_dump does, is who may read the whole."""
+    database.write(OWNER.format(table=table, owner=owner))
     for privilege, grantee, option in grants:
         database.write(GRANT.format(privilege=privilege, table=table, grantee=grantee, option=option))
 
@@ -294,22 +348,26 @@ def _switch(database: Database, state: State) -> None:
 # Months: made ahead of time, and dropped when retention lets them go.
 
 
-def maintain(store: Store, retention: timedelta | None) -> PartitionChange | None:
-    """See `Store.maintain_partitions`. One statement where the history has no partitions."""
+def maintain(store: Store, retention: timedelta | None, *, is_patient: bool = False) -> PartitionChange | None:
+    """See `Store.maintain_partitions`. One statement where the history has no partitions.
+
+    is_patient: the rest may take longer to read than a lease keeper waits.
+    """
     state = state_of(store.database)
     if state is None:
         return None
     now = store.now()
     if not state.is_partitioned:
-        if state.rule is not None and state.boundary - now < EXPIRES:
+        if state.is_left(now):
             logger.warning("The history was not partitioned to the end. Run: manage.py delayedq partition")
             _take_back(store.database, state)
         return None
     failed: OperationalError | None = None
     try:
-        for further in range(AHEAD + 1):
-            since = month(now, further)
-            if not _covers(state, since) and (made := _create(store, since)):
+        if state.is_left(now):
+            _let_in_again(store.database)
+        for since in state.missing(now):
+            if made := _create(store, since, now, is_patient=is_patient):
                 return made
     except OperationalError as error:  # locked for long; what is old may go all the same
         failed = error
@@ -319,41 +377,111 @@ def maintain(store: Store, retention: timedelta | None) -> PartitionChange | Non
     return dropped
 
 
-def _covers(state: State, moment: datetime) -> bool:
-    return any(
-        one.until is not None and moment < one.until and (one.since is None or one.since <= moment)
-        for one in state.partitions
+def _create(store: Store, since: datetime, now: datetime, *, is_patient: bool) -> PartitionChange | None:
+    """None if another process does it, or if the rest has so many rows of this month that they stay there."""
+    if since - now < EXPIRES or _has_come(store.database, since):
+        return _attach(store.database, since)
+    try:
+        is_ready = _keep_out(store.database, since) and _check_rest(store.database, since, is_patient=is_patient)
+        return _attach(store.database, since) if is_ready else None
+    except BaseException:
+        with suppress(Error):  # then a keeper does it
+            _let_in_again(store.database)
+        raise
+
+
+def _words(state: State, since: datetime) -> dict[str, object]:
+    """What statements about a month name. Its constraint and its partition have it in their names."""
+    part, rule = state.named(f"{TABLE}_{since:%Y%m}"), f"delayedq_without_{since:%Y%m}"
+    names = {"table": state.table, "part": part, "rest": state.named(REST), "rule": rule}
+    return {**names, "since": since, "until": month(since, 1)}
+
+
+def _has_come(database: Database, since: datetime) -> bool:
+    """Whether the rest has rows of this month, which are to be moved."""
+    state = state_of(database)
+    return state is not None and bool(
+        database.rows(ANY_OF_MONTH.format(table=state.named(REST), since=since, until=month(since, 1)))
     )
 
 
-def _create(store: Store, since: datetime) -> PartitionChange | None:
-    """None if another process does it, or if the rest has so many rows of this month that they stay there."""
-    database, name = store.database, f"{TABLE}_{since:%Y%m}"
+def _keep_out(database: Database, since: datetime) -> bool:
+    """From now on the rest refuses rows of a month that is days ahead. False: another process makes it."""
     with database.atomic(), database.short_lock_waits():
         state = _alone(database)
-        if state is None or _covers(state, since):
+        if state is None or state.covers(since):
+            return False
+        words = _words(state, since)
+        if state.rule != words["rule"]:
+            if state.rule is not None:
+                _drop_rule(database, state)
+            database.write(ADD_WITHOUT.format(**words))
+    return True
+
+
+def _check_rest(database: Database, since: datetime, *, is_patient: bool) -> bool:
+    """Reads all of the rest; nobody waits for it. False: another process makes this month."""
+    with database.atomic(), database.short_lock_waits():
+        state = _alone(database)
+        if state is None or state.rule != (rule := _words(state, since)["rule"]):
+            return False
+        if not state.is_valid:
+            database.write(NO_TIMEOUT if is_patient else CHECK_SHORT)
+            database.write(VALIDATE.format(table=state.ruled, rule=rule))
+    return True
+
+
+def _let_in_again(database: Database) -> None:
+    with database.atomic(), database.short_lock_waits():
+        state = _alone(database)
+        if state is not None and state.is_partitioned and state.rule is not None:
+            _drop_rule(database, state)
+
+
+def _attach(database: Database, since: datetime) -> PartitionChange | None:
+    """See `_create`. Reads the rest only if no valid constraint says that it has no row of this month."""
+    with database.atomic(), database.short_lock_waits():
+        state = _alone(database)
+        if state is None or state.covers(since):
             return None
-        words = {"table": state.table, "part": state.named(name), "rest": state.named(REST)}
-        bounds = {"since": since, "until": month(since, 1)}
-        if database.rows(TOO_MANY.format(**words, **bounds), {"most": MOST}):
-            logger.info("History: %s is not made, as more than %d rows of it are in %s.", name, MOST, REST)
+        words = _words(state, since)
+        is_kept_out = state.rule == words["rule"] and state.is_valid
+        if not is_kept_out and _is_too_large(database, words):
             return None
         database.write(LOCK.format(table=words["rest"]))
-        for statement in (CREATE, MOVE, ATTACH):
-            database.write(statement.format(**words, **bounds))
-        database.write(OWNER.format(table=words["part"], owner=state.owner))
-    return PartitionChange(PartitionStep.CREATED, name)
+        for statement in (CREATE, ATTACH) if is_kept_out else (CREATE, MOVE, ATTACH):
+            database.write(statement.format(**words))
+        if state.rule == words["rule"]:
+            _drop_rule(database, state)
+        grants = database.rows(GRANTS, {"table": state.table})
+        _give(database, str(words["part"]), state.owner, grants)
+    return PartitionChange(PartitionStep.CREATED, f"{TABLE}_{since:%Y%m}")
+
+
+def _is_too_large(database: Database, words: dict[str, object]) -> bool:
+    """Whether the rest would take too long under the lock: then the rows of this month stay there."""
+    too_many = database.rows(TOO_MANY.format(**words), {"most": MOST})
+    if not too_many and database.rows(SIZE, {"rest": words["rest"]})[0][0] <= READ_LOCKED:
+        return False
+    logger.info("History: %s is not made, as %s has too many rows.", words["part"], REST)
+    return True
 
 
 def _drop_one(store: Store, state: State, now: datetime, retention: timedelta | None) -> PartitionChange | None:
     """The first that can be dropped; of those that retention keeps, the first that is empty."""
     for one in (one for one in state.partitions if one.until is not None and one.until <= now - LATE):
         is_old = retention is not None and one.until is not None and one.until <= now - retention
-        if not is_old and store.database.rows(ANY_ROW.format(part=state.named(one.name))):
+        if not is_old and _has_rows(store.database, state, one):
             continue
         if _drop(store, one, is_old=is_old):
             return PartitionChange(PartitionStep.DROPPED, one.name)
     return None
+
+
+def _has_rows(database: Database, state: State, part: Partition) -> bool:
+    """Without a lock: another process may have dropped it by now, so the whole is asked."""
+    since = part.since or "-infinity"
+    return bool(database.rows(ANY_OF_MONTH.format(table=state.table, since=since, until=part.until)))
 
 
 def _drop(store: Store, part: Partition, *, is_old: bool) -> bool:
