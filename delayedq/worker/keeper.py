@@ -20,7 +20,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.db import Error, connections
+from django.db import Error, ProgrammingError, connections
 
 from delayedq.conf import get_settings
 from delayedq.flows.sweeping import Sweeping
@@ -270,8 +270,9 @@ RETRY_LOCKED = 1.0
 
 #: History is pruned once a minute, 1,000 rows at a time.
 PRUNE_EVERY = 60.0
-#: Seconds until partitions are tried again, at most.
+#: Seconds until partitions are tried again, at most; of a user who may not change them, at least and at most.
 LONGEST_PAUSE = 3_600.0
+REFUSED_PAUSES = 3_600.0, 86_400.0
 
 PRUNE_ROWS = 1_000
 
@@ -321,6 +322,7 @@ class LeaseKeeper:
         self._outage = Outage("The lease keeper", longest_pause=options.lease.total_seconds() / 10)
         self._silence = Silence("The lease keeper", store.alias, options.lease.total_seconds())
         self._wait = self._silence.wait("a renewal of leases")
+        self._partitions_wait = self._silence.wait("the maintenance of partitions")
         self._renew_at = 0.0
         self._renewed_at = float("-inf")
         self._worker_exits: list[WorkerExit] = []
@@ -331,7 +333,14 @@ class LeaseKeeper:
         self._rounds = SweepRounds(store)
         self._sweeping = Sweeping(store, patience=0.0)
         #: Each may take as long as ANSWER_WITHIN says.
-        self._steps = (self._keep_if_due, self._release, self._registration.update, self._prune, self._sweep)
+        self._steps = (
+            (self._keep_if_due, self._wait),
+            (self._release, self._wait),
+            (self._registration.update, self._wait),
+            (self._prune, self._wait),
+            (self._sweep, self._wait),
+            (self._maintain_partitions, self._partitions_wait),
+        )
 
     def run(self) -> None:
         """Serve until the supervisor says farewell; without one, until all workers have ended."""
@@ -364,8 +373,8 @@ class LeaseKeeper:
     def _work(self) -> None:
         lacks_connection = False
         try:
-            for step in self._steps:
-                with self._wait:
+            for step, wait in self._steps:
+                with wait:
                     step()
         except Error as error:
             lacks_connection = connections[self._store.alias].connection is None
@@ -494,7 +503,6 @@ class LeaseKeeper:
         if time.monotonic() < self._prune_at:
             return
         pause_at = time.monotonic() + PRUNE_FOR
-        self._maintain_partitions(retention)
         try:
             forget_unused(self._store.database)
             while retention is not None and self._store.prune(retention, PRUNE_ROWS) == PRUNE_ROWS:
@@ -506,17 +514,19 @@ class LeaseKeeper:
             self._tell("History is not pruned", error, PRUNE_EVERY)
         self._prune_at = time.monotonic() + PRUNE_EVERY
 
-    def _maintain_partitions(self, retention: timedelta | None) -> None:
+    def _maintain_partitions(self) -> None:
         """One in a minute. What it can't do is tried again, ever later: ends of messages wait half a second while it
-        waits for a long reader. Pruning goes on.
+        waits for a long reader.
         """
         if time.monotonic() < self._partition_at:
             return
         try:
-            self._store.maintain_partitions(retention)
+            self._store.maintain_partitions(get_settings().RETENTION)
             self._partition_pause = PRUNE_EVERY
-        except Error as error:  # locked, or this user does not own the table: manage.py delayedq partition does it then
-            self._partition_pause = min(LONGEST_PAUSE, random.uniform(1.5, 2.5) * self._partition_pause)  # noqa: S311
+        except Error as error:
+            least, most = REFUSED_PAUSES if isinstance(error, ProgrammingError) else (0.0, LONGEST_PAUSE)
+            pause = random.uniform(1.5, 2.5) * self._partition_pause  # noqa: S311
+            self._partition_pause = min(most, max(least, pause))
             self._tell("The partitions of the history are left as they are", error, self._partition_pause)
         finally:
             self._partition_at = time.monotonic() + self._partition_pause

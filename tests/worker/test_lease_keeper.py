@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
+import re
 import signal
 import threading
 from datetime import timedelta
@@ -326,3 +328,43 @@ def test_the_keeper_makes_the_partition_that_is_due(store, connection):
         assert due not in partitions(connection)
         with keeping(store, SharedLeases(1), lease=LEASE):
             eventually(lambda: due in partitions(connection))
+
+
+GUEST = """
+CREATE ROLE guest;
+GRANT ALL ON SCHEMA public TO guest;
+GRANT ALL ON ALL TABLES IN SCHEMA public TO guest;
+SET ROLE guest
+"""
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_a_user_who_may_not_change_partitions_is_told_once_and_then_ever_more_rarely(store, connection, caplog):
+    keeper = LeaseKeeper(store, [SharedLeases(1)], options(LEASE), multiprocessing.Pipe()[0])
+    with plain_afterwards(connection), connection.cursor() as cursor:
+        [*store.at(store.now() - timedelta(days=100)).partition_history(None)]
+        cursor.execute(GUEST)
+        try:
+            for _ in range(3):
+                keeper._maintain_partitions()
+            keeper._partition_at = 0.0  # an hour later
+            keeper._maintain_partitions()
+        finally:
+            cursor.execute("RESET ROLE; DROP OWNED BY guest; DROP ROLE guest")
+    first, second = [int(pause) for pause in re.findall(r"must be owner .* Next try in (\d+) s", caplog.text)]
+    assert first == 3_600
+    assert 1.4 * first < second < 2.6 * first
+
+
+def test_partitions_are_maintained_in_a_wait_of_their_own_after_all_else(store, monkeypatch):
+    """One that is not answered is given up for what it is, and takes nothing of the time of the others."""
+    seen = []
+    keeper = LeaseKeeper(store, [SharedLeases(1)], options(LEASE), multiprocessing.Pipe()[0])
+
+    def maintain(self, retention):
+        seen.extend(wait.what for wait in keeper._silence._waits if wait.since != math.inf)
+
+    monkeypatch.setattr(type(store), "maintain_partitions", maintain)
+    keeper._work()
+    assert seen == ["the maintenance of partitions"]
+    assert keeper._sweep_at > 0
