@@ -236,6 +236,11 @@ class Database(ABC):
         return []
 
     @contextmanager
+    def partitions_kept(self) -> Iterator[None]:
+        """Within it, no other process makes or drops partitions; waits for one that does. Raises django.db.Error."""
+        yield
+
+    @contextmanager
     def short_lock_waits(self) -> Iterator[None]:
         """Within it, a statement of this thread that waits for a table fails after a second: see `is_lock_timeout`."""
         yield

@@ -157,10 +157,12 @@ class AddIndexOnline(AddIndex):
         if (model := self._built_beside(app_label, schema_editor, to_state)) is None:
             super().database_forwards(app_label, schema_editor, from_state, to_state)
             return
-        self._drop(schema_editor, model)
         if _partitions(schema_editor, model):
-            _add_by_partition(schema_editor, model, self.index)
+            with _database(schema_editor).partitions_kept():
+                self._drop(schema_editor, model)
+                _add_by_partition(schema_editor, model, self.index)
             return
+        self._drop(schema_editor, model)
         schema_editor.add_index(model, self.index, concurrently=True)  # type: ignore[call-arg]  # of PostgreSQL's
 
     def database_backwards(
@@ -193,14 +195,20 @@ class AddIndexOnline(AddIndex):
         schema_editor.remove_index(model, self.index, concurrently=True)  # type: ignore[call-arg]  # of PostgreSQL's
 
 
-def _partitions(schema_editor: BaseDatabaseSchemaEditor, model: type[Model]) -> list[str]:
+def _database(schema_editor: BaseDatabaseSchemaEditor) -> Database:
     database = database_at(schema_editor.connection.alias)
-    return [] if database is None else database.partitions(model._meta.db_table)  # noqa: SLF001
+    assert database is not None
+    return database
+
+
+def _partitions(schema_editor: BaseDatabaseSchemaEditor, model: type[Model]) -> list[str]:
+    return _database(schema_editor).partitions(model._meta.db_table)  # noqa: SLF001
 
 
 def _add_by_partition(schema_editor: BaseDatabaseSchemaEditor, model: type[Model], index: Index) -> None:
     """PostgreSQL builds none beside claims for a whole table of partitions: first there is one without any, then that
-    of each partition is built and made a part of it. A partition that is made meanwhile gets its own by itself.
+    of each partition is built and made a part of it. The last of them makes the whole index valid, so none may be made
+    or dropped meanwhile; one that is made later gets its own by itself.
     """
     table, quote = model._meta.db_table, schema_editor.quote_name  # noqa: SLF001
     of_all = str(index.create_sql(model, schema_editor))
@@ -216,6 +224,4 @@ def _add_by_partition(schema_editor: BaseDatabaseSchemaEditor, model: type[Model
 
 
 def _patiently(schema_editor: BaseDatabaseSchemaEditor, statement: str) -> None:
-    database = database_at(schema_editor.connection.alias)
-    assert database is not None
-    patiently(database, lambda: schema_editor.execute(statement, None))
+    patiently(_database(schema_editor), lambda: schema_editor.execute(statement, None))

@@ -287,17 +287,32 @@ class PostgreSQLDatabase(Database):
     builds_indexes_beside: ClassVar[bool] = True
 
     def migration_lock(self) -> ExitStack | None:
-        """In a transaction, for which a pooler keeps the session. It has no snapshot, so nothing waits for its end."""
-        session = separate(self.alias)
         with ExitStack() as lock:
-            lock.callback(session.close)
+            is_ours = lock.enter_context(self._holding(sql.MIGRATION_LOCK))
+            return lock.pop_all() if is_ours else None
+
+    @contextmanager
+    def _holding(self, statement: str) -> Iterator[Any]:
+        """What the statement has returned, and the lock that it has taken, in a session of its own.
+
+        It is in a transaction, for which a pooler keeps the session. It has no snapshot, so nothing waits for its end.
+        """
+        session = separate(self.alias)
+        try:
             session.set_autocommit(False)
             with session.cursor() as cursor:
-                for statement in sql.MIGRATION_LOCK:
-                    cursor.execute(statement)
-                is_ours: bool = cursor.fetchone()[0]
-            lock.callback(_let_go, session)
-            return lock.pop_all() if is_ours else None
+                for one in (*sql.LONG_TRANSACTION, statement):
+                    cursor.execute(one)
+                answer = cursor.fetchone()[0]
+            yield answer
+        finally:
+            _let_go(session)
+            session.close()
+
+    @contextmanager
+    def partitions_kept(self) -> Iterator[None]:
+        with self._holding(sql.PARTITIONS_LOCK):
+            yield
 
     def partitions(self, table: str) -> list[str]:
         return [row[0] for row in self.rows(sql.PARTITIONS, {"table": table})]

@@ -385,16 +385,18 @@ WHERE oid = 'delayedq_finishedmessage'::regclass
 """
 
 # Migrations ---------------------------------------------------------------------------------------------------------
-#: The lock of whoever migrates: a number of its own among the advisory locks of the database, held by a transaction
-#: that may be open for hours.
-MIGRATION_LOCK = (
+#: A transaction that holds a lock for hours, if need be. It waits for that for 10 minutes at most.
+LONG_TRANSACTION = (
     "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
     """
-    SELECT set_config(name, '0', true) FROM pg_settings
-    WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')
+    SELECT set_config(name, CASE name WHEN 'lock_timeout' THEN '10min' ELSE '0' END, true) FROM pg_settings
+    WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout', 'statement_timeout', 'lock_timeout')
     """,
-    "SELECT pg_try_advisory_xact_lock(4990113571238846)",
 )
+#: The lock of whoever migrates: a number of its own among the advisory locks of the database. That of whoever makes or
+#: drops partitions is `partitions.ALONE`.
+MIGRATION_LOCK = "SELECT pg_try_advisory_xact_lock(4990113571238846)"
+PARTITIONS_LOCK = "SELECT pg_advisory_xact_lock(4990113571238847)"
 
 #: Claims wait behind a migration that waits for a table: so long, and the moment of the change itself.
 MIGRATION_LOCK_TIMEOUT = "SET LOCAL lock_timeout = '500ms'"
