@@ -41,6 +41,7 @@ from delayedq.steps.store import steps_in_flight
 from delayedq.store.claim_plan import claim_plan
 from delayedq.store.database import cure, missing_tables
 from delayedq.store.postgresql.inspection import LEAVE_IT_ON, LEAVE_ROOM, Inspection
+from delayedq.store.postgresql.partitions import dropped_rule, state_of
 from delayedq.store.protocol import BARE, ClaimRequest
 from delayedq.tasks import parameters_of, registered, task_at
 
@@ -153,7 +154,10 @@ DEAD, DEAD_TIMES = 20_000, 5
 #: Half of each page of the live table is left free for claims.
 FILLFACTOR = 50
 
-#: A table or an index of so many bytes, and so many times what its rows need, is bloated.
+#: Lease keepers have so long to make the partition that is due.
+A_DAY = timedelta(days=1)
+
+#: A table or an index, with all its partitions, of so many bytes, and so many times what its rows need, is bloated.
 BLOATED, BLOATED_TIMES = 256 * 2**20, 5
 
 
@@ -243,6 +247,23 @@ def bloat(inspection: Inspection) -> Iterator[Diagnosis]:
         yield Diagnosis("bloat", said, cure)
 
 
+def partitions(store: Store) -> Iterator[Diagnosis]:
+    """What lease keepers should have done with a history in partitions, or somebody has not ended."""
+    if connections[store.alias].vendor != "postgresql" or (state := state_of(store.database)) is None:
+        return
+    if state.rule is not None:
+        about = {"constraint": state.rule, "table": state.ruled, "day": f"{state.boundary:%Y-%m-%d}"}
+        said = _("%(table)s has the constraint %(constraint)s: from %(day)s (UTC) on it refuses rows that end there.")
+        cure = _("If no process partitions the history now: %(statement)s")
+        yield Diagnosis("left constraint", said % about, cure % {"statement": dropped_rule(state)})
+    now = store.now()
+    if late := [f"{one:%Y-%m}" for one in state.missing(now - A_DAY) if one > now]:
+        said = _("The history has no partition for %(months)s: its rows will be deleted one by one.")
+        cure = _("Run %(command)s as the user who owns the table, once a day; look at the warnings of lease keepers.")
+        about = {"months": ", ".join(late)}
+        yield Diagnosis("missing partition", said % about, cure % {"command": "manage.py delayedq partition"})
+
+
 def _tables() -> list[str]:
     """Those of delayedq's apps that are installed."""
     ours = (config for config in apps.get_app_configs() if config.name.partition(".")[0] == "delayedq")
@@ -250,7 +271,7 @@ def _tables() -> list[str]:
     return sorted({model._meta.db_table for model in models if not model._meta.proxy and model._meta.managed})  # noqa: SLF001
 
 
-ON_POSTGRESQL: tuple[Check, ...] = (transactions_that_pin_vacuum, invalid_indexes, storage, bloat)
+ON_POSTGRESQL: tuple[Check, ...] = (transactions_that_pin_vacuum, invalid_indexes, storage, bloat, partitions)
 
 
 # Whether one database and its workers do their work, for `manage.py delayedq health`.

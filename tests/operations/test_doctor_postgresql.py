@@ -13,8 +13,10 @@ from django.db import connections
 from delayedq.operations import doctor
 from delayedq.operations.doctor import diagnose
 from delayedq.operations.verdict import verdict
+from delayedq.store.postgresql.partitions import month
 from tests.app import tasks
 from tests.operations.test_doctor import conditions, execute, said
+from tests.partitioned import plain_afterwards
 from tests.server import standby_socket
 from tests.store.given import message
 
@@ -260,3 +262,67 @@ def test_a_standby_is_called_one(store, standby):
     assert "the primary" in found.cure
     code, text = said("doctor", "--json")
     assert (code, json.loads(text)[0]["condition"]) == (1, "standby")
+
+
+# Of a history in partitions
+
+
+@pytest.fixture
+def in_partitions(store, connection):
+    with plain_afterwards(connection):
+        [*store.partition_history(None)]
+        yield store
+
+
+def test_a_history_in_partitions_is_well(in_partitions):
+    assert conditions(in_partitions) == []
+
+
+def test_a_constraint_that_was_left(store, connection):
+    with plain_afterwards(connection):
+        next(store.partition_history(None))
+        (left,) = diagnose(store)
+        execute(store, left.cure.partition(": ")[2])
+        assert conditions(store) == []
+    assert (left.condition, "refuses rows" in left.sentence) == ("left constraint", True)
+
+
+def test_months_that_nobody_has_made(in_partitions):
+    store = in_partitions
+    second = month(store.now(), 2)
+    execute(store, f"DROP TABLE delayedq_finishedmessage_{second:%Y%m}")
+    a_day = timedelta(days=1)
+    (missing,) = doctor.partitions(store.at(month(store.now()) + 2 * a_day))
+
+    assert (missing.condition, f"{second:%Y-%m}" in missing.sentence) == ("missing partition", True)
+    assert "manage.py delayedq partition" in missing.cure
+    assert [*doctor.partitions(store.at(month(store.now()) + a_day / 2))] == []  # a keeper does it today
+
+
+FILL_HISTORY = """
+INSERT INTO delayedq_finishedmessage (id, finished_at, scheduled_at, scheduled_at_initially, created_at, priority,
+    attempts, max_attempts, outcome, queue, kind, payload)
+SELECT -n - {first}, {finished_at}, now(), now(), now(), 0, 1, 1, 'succeeded', 'mail', 'k', repeat('x', 500)
+FROM generate_series(1, 3000) AS n
+"""
+
+
+def test_bloat_of_all_partitions_together(in_partitions, monkeypatch):
+    """Of two of the same size, one bloated part is no bloat of the whole."""
+    store, table = in_partitions, "delayedq_finishedmessage"
+    monkeypatch.setattr(doctor, "BLOATED", 2**21)
+    full, empty = FILL_HISTORY.format(first=0, finished_at="now()"), f"DELETE FROM {table} WHERE id < -1 AND id > -3000"
+    execute(store, full, FILL_HISTORY.format(first=9000, finished_at="now() + interval '10 years'"), empty)
+    vacuum = f"VACUUM {table}", "SELECT pg_stat_force_next_flush()", "SELECT 1"
+    execute(store, *vacuum)
+    assert not [name for name in bloated(store) if name.startswith(table)]
+
+    execute(store, f"DELETE FROM {table} WHERE id < -9001 AND id > -12000", *vacuum)
+    assert bloated(store)[table].startswith(f"VACUUM (FULL) {table} while")
+
+
+def test_an_invalid_index_of_a_partition(in_partitions):
+    index = "delayedq_finishedmessage_rest_pkey"
+    execute(in_partitions, f"UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{index}'::regclass")
+    (invalid,) = diagnose(in_partitions)
+    assert (invalid.condition, invalid.cure) == ("invalid index", f"REINDEX INDEX CONCURRENTLY {index}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from math import ceil
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from delayedq.store.connecting import separate
@@ -25,11 +27,22 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type 
 ORDER BY xact_start LIMIT 10
 """
 
-#: Indexes that a failed CREATE INDEX CONCURRENTLY has left: they are written, and no statement uses them.
-INVALID = """
-SELECT c.relname FROM pg_index AS i
-JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_class AS t ON t.oid = i.indrelid
-WHERE t.oid = ANY(ARRAY(SELECT to_regclass(name) FROM unnest(%(tables)s::text[]) AS name)) AND NOT i.indisvalid
+#: The numbers of tables that are there, and of their partitions.
+TABLES = """
+ARRAY(
+    SELECT given.oid FROM unnest(%(tables)s::text[]) AS name, LATERAL (SELECT to_regclass(name)) AS given (oid)
+    UNION ALL
+    SELECT part.oid FROM unnest(%(tables)s::text[]) AS name
+    JOIN pg_inherits ON inhparent = to_regclass(name) JOIN pg_class AS part ON part.oid = inhrelid
+    WHERE part.relispartition
+)
+"""
+
+#: Indexes that a failed CREATE INDEX CONCURRENTLY has left: they are written, and no statement uses them. That of a
+#: whole table of partitions is used by none.
+INVALID = f"""
+SELECT c.relname FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
+WHERE i.indrelid = ANY({TABLES}) AND NOT i.indisvalid AND c.relkind = 'i'
 ORDER BY c.relname
 """
 
@@ -54,27 +67,31 @@ SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type IS NULL
 """
 
-#: Tables that are there, and their B-tree indexes, of so many bytes; and how many rows the table has, which vacuum and
-#: statistics each know in their way: if they differ, the higher number.
-LARGE = """
-SELECT t.oid::regclass::text, c.oid::regclass::text, pg_relation_size(c.oid),
-    greatest(t.reltuples, pg_stat_get_live_tuples(t.oid), 0)::float8, c.oid <> t.oid,
-    coalesce(
-        (SELECT split_part(option, '=', 2)::int FROM unnest(c.reloptions) AS option WHERE option LIKE 'fillfactor=%%'),
-        CASE WHEN c.oid = t.oid THEN 100 ELSE 90 END
-    ),
-    coalesce(
-        (SELECT 'ORDER BY ' || quote_ident(a.attname) FROM pg_index AS i
-         JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attnum = i.indkey[0]
-         WHERE i.indrelid = t.oid AND i.indisprimary),
-        ''
-    )
-FROM pg_class AS t
-JOIN pg_class AS c ON c.oid = t.oid OR c.oid IN (SELECT indexrelid FROM pg_index WHERE indrelid = t.oid)
-WHERE t.oid = ANY(ARRAY(SELECT to_regclass(name) FROM unnest(%(tables)s::text[]) AS name))
-    AND (c.oid = t.oid OR c.relam = (SELECT oid FROM pg_am WHERE amname = 'btree'))
-    AND pg_relation_size(c.oid) >= %(bytes)s
-ORDER BY 3 DESC
+#: Tables that are there, and their B-tree indexes; of those in partitions the parts. The whole takes so many bytes. How
+#: many rows a table has, vacuum and statistics know each in their way: if they differ, the higher number.
+LARGE = f"""
+SELECT * FROM (
+    SELECT coalesce(part.inhparent, c.oid)::regclass::text AS whole, t.oid::regclass::text, c.oid::regclass::text,
+        pg_relation_size(c.oid), greatest(t.reltuples, pg_stat_get_live_tuples(t.oid), 0)::float8, c.oid <> t.oid,
+        coalesce(
+            (SELECT split_part(option, '=', 2)::int FROM unnest(c.reloptions) AS option
+             WHERE option LIKE 'fillfactor=%%'),
+            CASE WHEN c.oid = t.oid THEN 100 ELSE 90 END
+        ),
+        coalesce(
+            (SELECT 'ORDER BY ' || quote_ident(a.attname) FROM pg_index AS i
+             JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attnum = i.indkey[0]
+             WHERE i.indrelid = t.oid AND i.indisprimary),
+            ''
+        ),
+        sum(pg_relation_size(c.oid)) OVER (PARTITION BY coalesce(part.inhparent, c.oid))::bigint AS size
+    FROM pg_class AS t
+    JOIN pg_class AS c ON c.oid = t.oid OR c.oid IN (SELECT indexrelid FROM pg_index WHERE indrelid = t.oid)
+    LEFT JOIN pg_inherits AS part ON part.inhrelid = c.oid
+    WHERE t.oid = ANY({TABLES}) AND t.relkind = 'r'
+        AND (c.oid = t.oid OR c.relam = (SELECT oid FROM pg_am WHERE amname = 'btree'))
+) AS found
+WHERE size >= %(bytes)s ORDER BY size DESC, whole
 """
 
 #: The average width of a row, of the first thousand: by the primary key, if any, so that no empty page is read.
@@ -144,8 +161,22 @@ class TableState(NamedTuple):
         return dict(one.split("=", 1) for one in self.options.split(",") if one).get(name, "")
 
 
+class Part(NamedTuple):
+    """A table or an index: the whole, or its part in a partition. `rows`: of the table. `fillfactor`: in percent."""
+
+    whole: str
+    table: str
+    name: str
+    bytes: int
+    rows: float
+    is_index: bool
+    fillfactor: int
+    order: str
+    size: int
+
+
 class Oversized(NamedTuple):
-    """A table or an index that takes many times the bytes that its rows need."""
+    """A table or an index, with all its partitions, that takes many times the bytes that its rows need."""
 
     name: str
     size: int
@@ -196,28 +227,37 @@ class Inspection:
         asked = {"tables": list(tables), "bytes": least}
         extension = next(iter(self._database.rows(TUPLES)), None)
         found = []
-        for table, name, size, rows, is_index, fillfactor, order in self._database.rows(LARGE, asked):
-            most = size * fillfactor / 100 / times
+        rows = (Part._make(row) for row in self._database.rows(LARGE, asked))
+        for whole, group in groupby(rows, key=attrgetter("whole")):
+            parts = [*group]
+            most = sum(part.bytes * part.fillfactor / 100 for part in parts) / times
             if extension is None:
-                used = self._estimated(table, order, rows, most)
+                used = self._estimated(parts, most)
             else:
-                used = self._measured(name, extension[0], is_index)
-            if used < most:
-                found.append(Oversized(name, size, used * 100 / fillfactor, is_index))
+                used = [self._measured(part, extension[0]) for part in parts]
+            if sum(used) < most:
+                needed = sum(one * 100 / part.fillfactor for one, part in zip(used, parts, strict=True))
+                found.append(Oversized(whole, parts[0].size, needed, parts[0].is_index))
         return found
 
-    def _estimated(self, table: str, order: str, rows: float, most: float) -> float:
-        """The bytes of the rows, by their number; if that seems less than `most`, they are counted up to that."""
-        ((columns,),) = self._database.rows(WIDTH.format(table=table, order=order))
-        width = columns + ROW
-        if rows * width < most:
-            asked = {"most": ceil(most / width)}
-            ((rows,),) = self._database.rows(COUNTED.format(table=table, order=order), asked)
-        return float(rows * width)
+    def _estimated(self, parts: Sequence[Part], most: float) -> list[float]:
+        """The bytes of the rows of each, by their numbers; if all seem less than `most`, they are counted."""
+        widths = [self._width(part) for part in parts]
+        used = [part.rows * width for part, width in zip(parts, widths, strict=True)]
+        for number, (part, width) in enumerate(zip(parts, widths, strict=True)):
+            if sum(used) >= most:
+                break
+            counted = COUNTED.format(table=part.table, order=part.order)
+            used[number] = self._database.rows(counted, {"most": ceil(most / width)})[0][0] * width
+        return used
 
-    def _measured(self, name: str, schema: str, is_index: bool) -> float:
-        statement = FILLED_INDEX if is_index else FILLED
-        return float(self._database.rows(statement.format(schema=schema), {"name": name})[0][0])
+    def _width(self, part: Part) -> float:
+        """The bytes of a row."""
+        return float(self._database.rows(WIDTH.format(table=part.table, order=part.order))[0][0]) + ROW
+
+    def _measured(self, part: Part, schema: str) -> float:
+        statement = FILLED_INDEX if part.is_index else FILLED
+        return float(self._database.rows(statement.format(schema=schema), {"name": part.name})[0][0])
 
     def table(self) -> TableState:
         (state,) = self._database.rows(TABLE, {})

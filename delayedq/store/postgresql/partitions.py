@@ -301,7 +301,12 @@ def _refuse_dependents(database: Database, state: State) -> None:
 
 
 def _drop_rule(database: Database, state: State) -> None:
-    database.write(DROP_RULE.format(table=state.ruled, rule=state.rule))
+    database.write(dropped_rule(state))
+
+
+def dropped_rule(state: State) -> str:
+    """The statement that drops the constraint."""
+    return DROP_RULE.format(table=state.ruled, rule=state.rule)
 
 
 def _validate(database: Database, state: State) -> None:
