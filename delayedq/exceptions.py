@@ -106,7 +106,7 @@ class InvalidFlow(DelayedQError, ValueError):
 
 
 class CannotPartition(DelayedQError):
-    """The history can't be made a table of partitions; the message says why, and what to do. Nothing was changed."""
+    """The history can't be partitioned, or made one table again; the message says why, and what to do."""
 
 
 class CannotRun(DelayedQError):

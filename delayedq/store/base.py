@@ -587,6 +587,17 @@ class Store(BareQueues, EndNotices):
         del retention
         return None
 
+    def rows_to_unite(self) -> int | None:
+        """How many rows of a history in partitions `unite_history` would copy; None: it is in none."""
+        return None
+
+    def unite_history(self) -> PartitionChange | None:
+        """Make a history in partitions one table again. Ends of messages wait while its rows are copied.
+
+        None: it is one. Raises CannotPartition; django.db.Error if it is locked for 10 minutes.
+        """
+        return None
+
 
 def with_follow_ups(transitions: Sequence[Transition]) -> list[Finish | GiveBack]:
     """Those that offer messages."""

@@ -301,6 +301,8 @@ class PartitionStep(StrEnum):
     PARTITIONED = "partitioned"
     CREATED = "created"
     DROPPED = "dropped"
+    #: It is one table again.
+    UNITED = "united"
 
 
 class PartitionChange(NamedTuple):

@@ -29,6 +29,18 @@ def test_it_says_each_step_and_the_second_time_that_nothing_is_due(alias, connec
         assert partition("--json") == ["[]"]
 
 
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_the_way_back_is_asked_for_and_says_when_there_is_none(alias, connection):
+    with plain_afterwards(connection):
+        partition()
+        with pytest.raises(CommandError, match="add --yes"):
+            partition("--undo")
+        assert partitions(connection) != set()
+        assert partition("--undo", "--yes") == ["delayedq_finishedmessage is one table again."]
+        assert partitions(connection) == set()
+        assert partition("--undo") == ["The history is not in partitions."]
+
+
 @pytest.mark.parametrize("alias", ["sqlite", "mariadb"], indirect=True)
 def test_other_databases_have_none(alias):
     with pytest.raises(CommandError, match="is not PostgreSQL"):

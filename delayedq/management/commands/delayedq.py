@@ -22,7 +22,7 @@ from delayedq.management.importing import add_import_from, run_import_from
 from delayedq.management.messages import add_list, add_show, run_list, run_show
 from delayedq.management.migrations import MigratedCommand
 from delayedq.management.monitoring import add_health, run_health, show_metrics
-from delayedq.management.partitioning import run_partition
+from delayedq.management.partitioning import add_partition, run_partition
 from delayedq.management.pruning import add_prune, run_prune
 from delayedq.management.queues import add_pause, known_queues, near, run_pause, run_resume
 from delayedq.management.scaling import add_needed, run_needed
@@ -60,7 +60,7 @@ class Command(MigratedCommand):
             "Make the history a table of partitions, one a month; then make and drop those that are due (PostgreSQL)."
         )
         partitioned = subjects.add_parser("partition", help=said)
-        add_json(partitioned)
+        add_partition(partitioned)
         _add_backend(partitioned)
         add_json(subjects.add_parser("metrics", help="Print the metrics of the databases, as Prometheus reads them."))
         add_health(subjects.add_parser("health", help="Whether workers can do their work; exit code 1 if not."))
@@ -111,7 +111,7 @@ class Command(MigratedCommand):
             "pause": lambda given: run_pause(out, given),
             "resume": lambda given: run_resume(out, given),
             "prune": self._prune,
-            "partition": lambda given: run_partition(chosen_store(given["backend"])[0], out, as_data=given["json"]),
+            "partition": lambda given: run_partition(chosen_store(given["backend"])[0], out, err, given),
             "metrics": lambda given: show_metrics(out, given),
             "health": lambda given: run_health(out, given),
             "doctor": lambda given: run_doctor(out, given),

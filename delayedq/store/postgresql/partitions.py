@@ -273,7 +273,7 @@ def _convert(database: Database, now: datetime) -> PartitionStep | None:
     if state is None or state.is_partitioned:
         return None
     if state.rule is None:
-        _refuse_dependents(database, state)
+        refuse_dependents(database, state)
         rule, until = f"delayedq_until_{_first_month(now):%Y%m}", _first_month(now)
         patiently(database, lambda: database.write(ADD_RULE.format(table=state.table, rule=rule, until=until)))
         return PartitionStep.BEGUN
@@ -283,7 +283,7 @@ def _convert(database: Database, now: datetime) -> PartitionStep | None:
     if not state.is_valid:
         _validate(database, state)
         return PartitionStep.CHECKED
-    _refuse_dependents(database, state)
+    refuse_dependents(database, state)
     patiently(database, lambda: _switch(database, state))
     with database.atomic():
         database.write(NO_TIMEOUT)
@@ -291,12 +291,13 @@ def _convert(database: Database, now: datetime) -> PartitionStep | None:
     return PartitionStep.PARTITIONED
 
 
-def _refuse_dependents(database: Database, state: State) -> None:
+def refuse_dependents(database: Database, state: State) -> None:
+    """Raise CannotPartition for what names the table, and is not of delayedq."""
     if found := database.rows(DEPENDENTS, {"table": state.table}):
         what = ", ".join(sorted(row[0] for row in found))
         raise CannotPartition(
-            f"The history of the database {database.alias!r} can't be partitioned: {what} would still mean the table "
-            "as it was. Drop what that is, and make it again afterwards if it can be."
+            f"The history of the database {database.alias!r} can't be partitioned, nor become one table again: {what} "
+            "would still mean the table as it was. Drop what that is, and make it again afterwards if it can be."
         )
 
 
@@ -340,10 +341,10 @@ def _switch(database: Database, state: State) -> None:
     database.write(CREATE.format(table=table, part=rest))
     database.write(ATTACH_REST.format(table=table, part=rest))
     for name in (table, rest):
-        _give(database, name, state.owner, grants)
+        give(database, name, state.owner, grants)
 
 
-def _give(database: Database, table: str, owner: str, grants: Sequence[Sequence[str]]) -> None:
+def give(database: Database, table: str, owner: str, grants: Sequence[Sequence[str]]) -> None:
     """Who may read a partition by its name, as pg_dump does, is who may read the whole."""
     database.write(OWNER.format(table=table, owner=owner))
     for privilege, grantee, option in grants:
@@ -459,7 +460,7 @@ def _attach(database: Database, since: datetime) -> PartitionChange | None:
         if state.rule == words["rule"]:
             _drop_rule(database, state)
         grants = database.rows(GRANTS, {"table": state.table})
-        _give(database, str(words["part"]), state.owner, grants)
+        give(database, str(words["part"]), state.owner, grants)
     return PartitionChange(PartitionStep.CREATED, f"{TABLE}_{since:%Y%m}")
 
 

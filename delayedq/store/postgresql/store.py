@@ -18,7 +18,7 @@ from delayedq.store.database import NOTIFY_GAP, retry_on_deadlock
 from delayedq.store.feature import Fused, concerned
 from delayedq.store.offers import check, have_own_times, in_lock_order, offered, waves
 from delayedq.store.operator import ALL_KEYS, OperatorStore, wanted_of
-from delayedq.store.postgresql import operator_sql, partitions, sql
+from delayedq.store.postgresql import operator_sql, partitions, sql, uniting
 from delayedq.store.postgresql.database import (
     PostgreSQLListener,
     numbers,
@@ -325,6 +325,12 @@ class PostgreSQLStore(PostgreSQLEnds, Store):
 
     def maintain_partitions(self, retention: timedelta | None) -> PartitionChange | None:
         return partitions.maintain(self, retention)
+
+    def rows_to_unite(self) -> int | None:
+        return uniting.rows_to_copy(self.database)
+
+    def unite_history(self) -> PartitionChange | None:
+        return uniting.unite(self.database)
 
 
 def _are_alike(transitions: Sequence[Transition]) -> TypeGuard[Sequence[Finish]]:
