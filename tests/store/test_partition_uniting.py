@@ -9,14 +9,16 @@ from django.db import Error
 
 from delayedq.exceptions import CannotPartition
 from delayedq.models import FinishedMessage
+from delayedq.store.postgresql import partitions as module
 from delayedq.store.protocol import PartitionStep
 from tests.partitioned import partitions
-from tests.store.given import NOW
+from tests.store.given import NOW, elsewhere
 from tests.store.test_partition_months import die_when
 from tests.store.test_partitions import (
     APRIL,
     CONVERSION,
     DAY,
+    MAY,
     Killed,
     ended,
     left,
@@ -101,6 +103,22 @@ def test_who_may_read_and_write_it_still_may_and_who_may_not_any_more_may_not(st
             assert cursor.fetchone() == (False, True)
         finally:
             cursor.execute("DROP OWNED BY reader, writer; DROP ROLE reader, writer")
+
+
+def test_a_keeper_that_begins_a_month_meanwhile_finds_that_there_is_none_to_make(store, plain, monkeypatch):  # noqa: F811
+    given(store)
+    keep_out, united = module._keep_out, []
+
+    def late(database, since):
+        if not united:
+            united.append(elsewhere(store.unite_history))
+        return keep_out(database, since)
+
+    monkeypatch.setattr(module, "_keep_out", late)
+    assert maintain_all(store, MAY) == []
+    assert united[0].step is PartitionStep.UNITED
+    assert partitions(plain) == set()
+    assert left() >= ROWS
 
 
 def test_a_view_of_yours_is_named(store, plain):  # noqa: F811

@@ -373,7 +373,7 @@ def maintain(store: Store, retention: timedelta | None, *, is_patient: bool = Fa
         if state.is_left(now):
             _let_in_again(store.database)
         for since in state.missing(now):
-            if made := _create(store, since, now, is_patient=is_patient):
+            if made := _create(store.database, state, since, is_ahead=since - now >= EXPIRES, is_patient=is_patient):
                 return made
     except OperationalError as error:  # locked for long; what is old may go all the same
         failed = error
@@ -383,17 +383,27 @@ def maintain(store: Store, retention: timedelta | None, *, is_patient: bool = Fa
     return dropped
 
 
-def _create(store: Store, since: datetime, now: datetime, *, is_patient: bool) -> PartitionChange | None:
-    """None if another process does it, or if the rest has so many rows of this month that they stay there."""
-    if since - now < EXPIRES or _has_come(store.database, since):
-        return _attach(store.database, since)
+def _create(
+    database: Database, state: State, since: datetime, *, is_ahead: bool, is_patient: bool
+) -> PartitionChange | None:
+    """None if another process does it, or if the rest has so many rows of this month that they stay there.
+
+    is_ahead: it begins in some days.
+    """
+    if not is_ahead or _has_rows(database, state, since, month(since, 1)):
+        return _attach(database, since)
     try:
-        is_ready = _keep_out(store.database, since) and _check_rest(store.database, since, is_patient=is_patient)
-        return _attach(store.database, since) if is_ready else None
+        is_ready = _keep_out(database, since) and _check_rest(database, since, is_patient=is_patient)
+        return _attach(database, since) if is_ready else None
     except BaseException:
         with suppress(Error):  # then a keeper does it
-            _let_in_again(store.database)
+            _let_in_again(database)
         raise
+
+
+def _has_rows(database: Database, state: State, since: datetime | None, until: datetime | None) -> bool:
+    """Without a lock: another process may have dropped a partition by now, so the whole is asked."""
+    return bool(database.rows(ANY_OF_MONTH.format(table=state.table, since=since or "-infinity", until=until)))
 
 
 def _words(state: State, since: datetime) -> dict[str, object]:
@@ -401,14 +411,6 @@ def _words(state: State, since: datetime) -> dict[str, object]:
     part, rule = state.named(f"{TABLE}_{since:%Y%m}"), f"delayedq_without_{since:%Y%m}"
     names = {"table": state.table, "part": part, "rest": state.named(REST), "rule": rule}
     return {**names, "since": since, "until": month(since, 1)}
-
-
-def _has_come(database: Database, since: datetime) -> bool:
-    """Whether the rest has rows of this month, which are to be moved."""
-    state = state_of(database)
-    return state is not None and bool(
-        database.rows(ANY_OF_MONTH.format(table=state.named(REST), since=since, until=month(since, 1)))
-    )
 
 
 def _keep_out(database: Database, since: datetime) -> bool:
@@ -440,7 +442,7 @@ def _check_rest(database: Database, since: datetime, *, is_patient: bool) -> boo
 def _let_in_again(database: Database) -> None:
     with database.atomic(), database.short_lock_waits():
         state = _alone(database)
-        if state is not None and state.is_partitioned and state.rule is not None:
+        if state is not None and state.rule is not None:
             _drop_rule(database, state)
 
 
@@ -477,17 +479,11 @@ def _drop_one(store: Store, state: State, now: datetime, retention: timedelta | 
     """The first that can be dropped; of those that retention keeps, the first that is empty."""
     for one in (one for one in state.partitions if one.until is not None and one.until <= now - LATE):
         is_old = retention is not None and one.until is not None and one.until <= now - retention
-        if not is_old and _has_rows(store.database, state, one):
+        if not is_old and _has_rows(store.database, state, one.since, one.until):
             continue
         if _drop(store, one, is_old=is_old):
             return PartitionChange(PartitionStep.DROPPED, one.name)
     return None
-
-
-def _has_rows(database: Database, state: State, part: Partition) -> bool:
-    """Without a lock: another process may have dropped it by now, so the whole is asked."""
-    since = part.since or "-infinity"
-    return bool(database.rows(ANY_OF_MONTH.format(table=state.table, since=since, until=part.until)))
 
 
 def _drop(store: Store, part: Partition, *, is_old: bool) -> bool:
@@ -526,6 +522,9 @@ def _needed(store: Store, part: Partition) -> set[int]:
 
 
 def _alone(database: Database) -> State | None:
-    """In a transaction: what there is now; None if another process changes it."""
+    """In a transaction: what there is now; None if another process changes it, or has made it one table again."""
     database.write(SHORT)
-    return state_of(database) if database.rows(ALONE)[0][0] else None
+    if not database.rows(ALONE)[0][0]:
+        return None
+    state = state_of(database)
+    return state if state is not None and state.is_partitioned else None
