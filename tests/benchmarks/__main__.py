@@ -19,15 +19,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.benchmarks import alone, contest, volume, waiting
+from tests.benchmarks import alone, contest, once, volume, waiting
+from tests.benchmarks.contenders import program
 from tests.benchmarks.figures import Figure, table
 
 SCENARIOS = {
     "drain": contest.drain,
+    "drain-whole": contest.drain_whole,
     "drain-sqlite": contest.drain_sqlite,
     "drain-mariadb": contest.drain_mariadb,
     "enqueue": contest.enqueue,
     "enqueue-many": contest.enqueue_many,
+    **once.SCENARIOS,
     **alone.SCENARIOS,
     **waiting.SCENARIOS,
     **volume.SCENARIOS,
@@ -92,7 +95,7 @@ def machine() -> dict[str, object]:
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "packages": versions,
+        "packages": versions | program.versions(),
     }
 
 

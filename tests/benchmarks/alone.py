@@ -161,6 +161,7 @@ def kinds(_messages: int, _rounds: int) -> list[Figure]:
 
 
 SCENARIOS = {
+    "coroutines": _against("`async def` tasks", BENCHMARK_TASK="coroutine"),
     "keyed": _against("every message has a key", BENCHMARK_KEYED="1"),
     "logging": _against("the default LOGGING of Django", BENCHMARK_LOGGING="default"),
     "logging-debug": _against("the same with DEBUG=True", BENCHMARK_LOGGING="default", BENCHMARK_DEBUG="1"),

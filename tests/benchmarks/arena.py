@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack, contextmanager
+import time
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
 
+from tests.benchmarks.contenders import stopwatch
 from tests.server import USER, mariadb_socket, postgresql_socket
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Seconds.
 TOO_LONG = 600
+#: Seconds that workers get to end by themselves.
+GRACE = 2
 
 
 class Arena:
@@ -61,11 +65,41 @@ class Arena:
         """Seconds that the function took, after one message to warm up."""
         return float(self.run(name, verb, *counts, BENCHMARK_WARM="1").split()[-1])
 
-    def lap_time(self, name: str, verb: str, count: int) -> float:
+    def lap_time(self, name: str, verb: str, count: int, **environment: str) -> float:
         """Seconds from the first call of a task to the last."""
         self.result.unlink(missing_ok=True)
-        self.run(name, verb, count, BENCHMARK_LAPS=str(count), BENCHMARK_RESULT=str(self.result))
+        self.run(name, verb, count, BENCHMARK_LAPS=str(count), BENCHMARK_RESULT=str(self.result), **environment)
         return json.loads(self.result.read_text())
+
+    def lap_time_together(self, name: str, processes: int, count: int, **environment: str) -> float:
+        """The same for processes that drain together. Raises ValueError if they end before all tasks were called."""
+        with tempfile.TemporaryDirectory() as tally:
+            with ExitStack() as stack:
+                workers = [
+                    stack.enter_context(self.running(name, "drain", count, BENCHMARK_TALLY=tally, **environment))
+                    for _ in range(processes)
+                ]
+                _wait_for(count, Path(tally), workers)
+            records = _records(Path(tally))
+            return (max(last for _, _, last in records) - min(first for _, first, _ in records)) / 1e9
+
+
+def _wait_for(count: int, tally: Path, workers: list[subprocess.Popen[bytes]]) -> None:
+    """Wait until all tasks were called, and for the workers that end by themselves then."""
+    until = time.monotonic() + TOO_LONG
+    while (called := sum(calls for calls, _, _ in _records(tally))) < count:
+        if time.monotonic() > until or all(worker.poll() is not None for worker in workers):
+            raise ValueError(f"{called} of {count} tasks were called")
+        time.sleep(0.02)
+    for worker in workers:
+        with suppress(subprocess.TimeoutExpired):
+            worker.wait(timeout=GRACE)
+
+
+def _records(tally: Path) -> list[tuple[int, int, int]]:
+    """Of each process: the number of calls, and the nanoseconds of the first and the last."""
+    texts = [path.read_bytes() for path in tally.iterdir()]
+    return [stopwatch.RECORD.unpack(text) for text in texts if len(text) == stopwatch.RECORD.size and any(text)]
 
 
 class PostgreSQLArena(Arena):

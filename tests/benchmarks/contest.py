@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -18,11 +19,40 @@ if TYPE_CHECKING:
 ROUND = 3.0
 TRIAL = 300
 
+CORES = os.cpu_count() or 1
+#: How the fastest use the whole machine: so many processes, with these variables. One process of some uses all cores.
+WHOLE = {
+    "floor": (CORES, {}),
+    "delayedq_defaults": (1, {"BENCHMARK_FLAGS": f"--processes {CORES}"}),
+    "delayedq": (1, {"BENCHMARK_FLAGS": f"--processes {CORES}"}),
+    "graphile_worker": (CORES, {}),
+    "pg_boss": (CORES, {}),
+    "river": (1, {}),
+    "pgqueuer": (CORES, {}),
+    "awa": (1, {}),
+}
+
 
 def drain(messages: int, rounds: int) -> list[Figure]:
     """No-op tasks that wait in the table, one worker process, each with its default history."""
     with arena.postgresql() as place:
         return _contest("drain, PostgreSQL", place, POSTGRESQL, rounds, _drained(place, messages))
+
+
+def drain_whole(messages: int, rounds: int) -> list[Figure]:
+    """The same for the fastest, each with the whole machine: a process per core, or one that uses them all."""
+    with arena.postgresql() as place:
+
+        def rate(name: str, count: int) -> float:
+            processes, environment = WHOLE[name]
+            place.run(name, "fill", count)
+            return count / place.lap_time_together(name, processes, count, **environment)
+
+        figures = _contest("drain, the whole machine", place, tuple(WHOLE), rounds, _fitted(rate, CORES * messages))
+    for figure in figures:
+        processes, environment = WHOLE[figure.name]
+        figure.note = environment.get("BENCHMARK_FLAGS", f"{processes} processes" if processes > 1 else "one process")
+    return figures
 
 
 def drain_sqlite(messages: int, rounds: int) -> list[Figure]:

@@ -6,12 +6,14 @@ Each function runs in a separate process, started by `python -m tests.benchmarks
 runs a worker until the stopwatch has counted `count` tasks; `enqueue(count)` enqueues one by one, with one commit each.
 All have a no-op task that takes one integer. `SETTINGS` describes the set-up in one line.
 
+A contender in another language has `command()` instead: the program that has these verbs; see `program`.
+
 libpq's variables (PGHOST, PGUSER, PGDATABASE) name the database; the Django settings here read them too.
 """
 
 #: In the order of the rows of the tables.
 POSTGRESQL = (
-    "floor", "delayedq", "pgqueuer", "oban", "awa", "procrastinate", "django_ox", "dj_queue", "django_tasks_db",
-    "celery",
+    "floor", "delayedq_defaults", "delayedq", "graphile_worker", "pg_boss", "river", "pgqueuer", "oban", "awa",
+    "procrastinate", "django_ox", "dj_queue", "django_tasks_db", "celery",
 )  # fmt: skip
 SQLITE = ("delayedq", "huey")

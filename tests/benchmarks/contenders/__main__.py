@@ -7,7 +7,7 @@ import importlib
 import os
 import time
 
-from tests.benchmarks.contenders import POSTGRESQL, SQLITE
+from tests.benchmarks.contenders import POSTGRESQL, SQLITE, program
 
 
 def main() -> None:
@@ -20,6 +20,8 @@ def main() -> None:
     if options.verb == "settings":
         print(contender.SETTINGS)  # noqa: T201
         return
+    if hasattr(contender, "command"):
+        program.become(contender.command(), options.verb, options.count)
     if "BENCHMARK_WARM" in os.environ:  # keeps imports and connections out of the measurement
         contender.enqueue(1)
     began = time.perf_counter()

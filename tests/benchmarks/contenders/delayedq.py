@@ -16,7 +16,8 @@ from django.utils import timezone
 
 from tests.benchmarks.contenders import project, stopwatch
 
-DATABASE = {"server_side_binding": True, "prepare_threshold": 5}
+#: OPTIONS of Django's PostgreSQL backend; BENCHMARK_DEFAULTS: none.
+DATABASE = {} if "BENCHMARK_DEFAULTS" in os.environ else {"server_side_binding": True, "prepare_threshold": 5}
 SETTINGS = (
     "run_workers --drain, one process, 4 threads, history kept; on PostgreSQL server_side_binding, prepare_threshold"
 )
@@ -29,6 +30,16 @@ import delayedq.tasks  # noqa: E402 - it needs the settings
 
 @task
 def nothing(number: int) -> None:
+    stopwatch.lap(number)
+
+
+@task
+async def coroutine(number: int) -> None:
+    stopwatch.lap(number)
+
+
+@delayedq.tasks.task(exactly_once=True)
+def once(number: int) -> None:
     stopwatch.lap(number)
 
 
@@ -57,7 +68,7 @@ def stamp(instant: float) -> None:
         file.write(f"{(time.time() - instant) * 1000}\n")
 
 
-TASKS = {"nothing": nothing, "busy": busy, "sleepy": sleepy, "dozing": dozing}
+TASKS = {"nothing": nothing, "coroutine": coroutine, "once": once, "busy": busy, "sleepy": sleepy, "dozing": dozing}
 
 
 def fill(count: int) -> None:

@@ -7,6 +7,7 @@ import os
 import random
 import secrets
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
@@ -50,18 +51,19 @@ SELECT 'default', %s, NULL, 0, 8, payload, now(), now(), now(), 0, 0 FROM unnest
 RETURNING id
 """
 
-TICK = """
+RECORD = """
+    INSERT INTO finished
+    SELECT id, now(), now(), scheduled_at, scheduled_at_initially, created_at, priority, attempt, max_attempts,
+        'succeeded', queue, kind, key, leased_by, payload, metadata, 'null', errors
+    FROM ended
+"""
+TICK = f"""
 WITH ended AS (
     DELETE FROM message USING unnest(%(ids)s::bigint[]) AS done (id)
     WHERE message.id = done.id AND lease_token = %(old)s
     RETURNING message.*
 ),
-recorded AS (
-    INSERT INTO finished
-    SELECT id, now(), now(), scheduled_at, scheduled_at_initially, created_at, priority, attempt, max_attempts,
-        'succeeded', queue, kind, key, leased_by, payload, metadata, 'null', errors
-    FROM ended
-)
+recorded AS ({RECORD})
 UPDATE message
 SET lease_token = %(token)s, leased_until = now() + interval '60 s', leased_by = 'floor', attempt = attempt + 1
 WHERE id = ANY(ARRAY(
@@ -71,6 +73,15 @@ WHERE id = ANY(ARRAY(
     ORDER BY scheduled_at, id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ))
 RETURNING id, payload, scheduled_at
+"""
+
+CLAIM_ALL = """
+UPDATE message
+SET lease_token = 1, leased_until = now() + interval '1 hour', leased_by = 'floor', attempt = attempt + 1
+RETURNING id
+"""
+END_ONE = f"""
+WITH ended AS (DELETE FROM message WHERE id = %s AND lease_token = 1 RETURNING *) {RECORD}
 """
 
 
@@ -101,6 +112,23 @@ def drain(_count: int) -> None:
                 return
             ids = [row[0] for row in rows]
             floor = min(row[2] for row in rows)
+
+
+def drain_once(_count: int) -> None:
+    """End messages that are claimed already, each in a transaction of its own, as an exactly-once attempt must."""
+    threads = int(os.environ["BENCHMARK_THREADS"])
+    with psycopg.connect(autocommit=True) as connection:
+        ids = [one for (one,) in connection.execute(CLAIM_ALL).fetchall()]
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(_end_each, [ids[first::threads] for first in range(threads)]))
+
+
+def _end_each(ids: list[int]) -> None:
+    with psycopg.connect(autocommit=True) as connection:
+        for one in ids:
+            with connection.transaction():
+                stopwatch.lap(one)
+                connection.execute(END_ONE, [one], prepare=True)
 
 
 def enqueue(count: int) -> None:

@@ -1,0 +1,24 @@
+"""Graphile Worker, on Node.js."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from tests.benchmarks.contenders import program
+
+#: The fastest of the four settings that its page on performance has; the others are the defaults, ten jobs at once with
+#: a local queue of 11 and delays of 25 ms, and delays of 250 ms.
+WORKER = {
+    "concurrentJobs": 24,
+    "maxPoolSize": 25,
+    "localQueue": {"size": 500},
+    "completeJobBatchDelay": 0,
+    "failJobBatchDelay": 0,
+}
+SETTINGS = "Node.js, 24 jobs at once, localQueue 500, completeJobBatchDelay 0; no history"
+
+
+def command() -> list[str]:
+    os.environ["BENCHMARK_OPTIONS"] = json.dumps(WORKER)
+    return program.node("graphile-worker")
