@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 from django.dispatch import Signal, receiver
 
 from delayedq.compat import TASKS_LOGGER, task_finished
+from delayedq.exceptions import INTERRUPTIONS
 from delayedq.records import is_written, leave_failures_to_us, leave_tasks_to_us
 
 if TYPE_CHECKING:
@@ -52,6 +53,17 @@ tick_missed = Signal()
 schedule_changed = Signal()
 
 _django_logger = logging.getLogger(TASKS_LOGGER)
+
+
+def tell(signal: Signal, sender: object, **said: Any) -> list[tuple[Any, Any]]:
+    """Send it robustly, and return the answers. Django takes what interrupts the attempt of this thread for an error of
+    a receiver: that is raised.
+    """
+    answers = signal.send_robust(sender, **said)
+    for _, answer in answers:
+        if isinstance(answer, INTERRUPTIONS):
+            raise answer
+    return answers
 
 
 def wanted(signal: Signal, level: int) -> bool:

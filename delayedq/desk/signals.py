@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import Error, transaction
 from django.dispatch import Signal
 
+from delayedq import signals
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
@@ -33,6 +34,6 @@ def tell(signal: Signal, item: Item, **said: Any) -> None:
     if not signal.has_listeners(sender):
         return  # no statement for nobody
     with transaction.atomic(using=alias):  # a failed statement spoils this savepoint, not the transaction of the verb
-        answers = signal.send_robust(sender, item=item, **said)
+        answers = signals.tell(signal, sender, item=item, **said)
         if any(isinstance(answer, Error) for _, answer in answers):
             transaction.set_rollback(True, using=alias)

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from delayedq.store.base import Store
     from delayedq.store.protocol import LaneHead
 
-#: At most so many lanes of channels are looked at, and so many tasks that have channels.
-MOST_LANES, MOST_TASKS = 20, 100
+#: At most so many lanes of channels are looked at, and so many tasks of each queue that have channels.
+MOST_LANES, MOST_TASKS = 20, 20
 
-#: At most so many channels of a task are looked at that are in turn, and as many that rest; of several, so many in all.
-CHANNELS, MOST_CHANNELS = 10, 200
+#: So many channels of a task are looked at that are in turn, and as many that rest: of many tasks fewer, so that there
+#: are about MOST_CHANNELS in all.
+LEAST, MOST, MOST_CHANNELS = 3, 10, 200
 
 #: So many notices are looked at, for channels that no claim has heard of.
 NOTICES = 20
@@ -77,8 +78,8 @@ class _Named(NamedTuple):
 def _in_channels(store: Store, lanes: Sequence[LaneHead], now: datetime) -> Iterator[tuple[str, datetime, bool]]:
     """Queues of these lanes, since when a message of them has been due, and whether it waits for a limit.
 
-    The number of statements grows neither with that of lanes nor with that of channels; on SQLite, which can't unite
-    the first rows of several queries, with both up to their bounds.
+    The number of statements hardly grows with that of lanes or channels; on SQLite, which can't unite the first rows of
+    several queries, with both up to their bounds.
     """
     firsts = {
         first: _Named(first.queue, first.kind, channel_of(first.metadata) or "") for first in _firsts(store, lanes, now)
@@ -115,10 +116,10 @@ def _looked_at(
     notices = ChannelNotice.objects.using(store.alias).order_by("id")[:NOTICES]
     named = {*wanted, *(_Named(one.queue, one.kind, one.name) for one in notices if one.queue in queues)}
     groups = {group_id(queue, kind): ChannelGroup(group_id(queue, kind), queue, kind) for queue, kind, _ in named}
-    known = ChannelGroup.objects.using(store.alias).filter(queue__in=queues).order_by("queue", "kind")[:MOST_TASKS]
-    groups |= {one.pk: one for one in known}
+    known = (ChannelGroup.objects.using(store.alias).filter(queue=queue).order_by("kind") for queue in sorted(queues))
+    groups |= {one.pk: one for rows in united(known, MOST_TASKS) for one in rows}
     channels = {channel_id(*one): Channel(channel_id(*one), group_id(one.queue, one.kind), one.name) for one in named}
-    most = max(1, min(CHANNELS, MOST_CHANNELS // (2 * len(groups))))
+    most = min(MOST, max(LEAST, MOST_CHANNELS // max(1, 2 * len(groups))))
     channels |= Channel.objects.using(store.alias).in_bulk(channels)
     return groups, channels | {one.pk: one for rows in united(_of_groups(store, groups), most) for one in rows}
 

@@ -186,7 +186,7 @@ def consumer() -> str:
 
 def _signal_failure(claimed: Claimed, reason: Exception) -> None:
     error = f"{type(reason).__name__}: {results.text_of(reason, error_text(claimed.kind, claimed.payload))}"
-    signals.message_failed.send_robust(claimed.kind, claimed=claimed, error=error)
+    signals.tell(signals.message_failed, claimed.kind, claimed=claimed, error=error)
 
 
 def errors_with(claimed: Claimed, reason: Exception, seconds: float | None) -> str:

@@ -159,9 +159,10 @@ class AddIndexOnline(AddIndex):
             return
         if _partitions(schema_editor, model):
             with _database(schema_editor).partitions_kept():
-                self._drop(schema_editor, model)
-                _add_by_partition(schema_editor, model, self.index)
-            return
+                if _partitions(schema_editor, model):  # it may have become one table again meanwhile
+                    self._drop(schema_editor, model)
+                    _add_by_partition(schema_editor, model, self.index)
+                    return
         self._drop(schema_editor, model)
         schema_editor.add_index(model, self.index, concurrently=True)  # type: ignore[call-arg]  # of PostgreSQL's
 

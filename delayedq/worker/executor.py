@@ -32,7 +32,6 @@ from delayedq.core.lifecycle import (
 from delayedq.core.serialization import TAG, dumps, load_call
 from delayedq.cron.starting import check_start, must_ask
 from delayedq.exceptions import (
-    INTERRUPTIONS,
     ArgumentsMismatch,
     Cancel,
     CannotRun,
@@ -47,7 +46,7 @@ from delayedq.exceptions import (
     TaskTimeout,
 )
 from delayedq.hooks import Around, attempt_hooks
-from delayedq.signals import wanted
+from delayedq.signals import tell, wanted
 from delayedq.tasks import current_attempt, parameters_of
 
 if TYPE_CHECKING:
@@ -190,16 +189,9 @@ class _Run:
         if announced or task.takes_context:
             self._result = results.running(self.attempt, self.args, self.kwargs)
         if announced:
-            self._announce()
+            tell(task_started, type(self.attempt.task.get_backend()), task_result=self._result)
         if task.takes_context:
             self.args = [TaskContext(task_result=self._result), *self.args]
-
-    def _announce(self) -> None:
-        """Django swallows what receivers raise; what interrupts the attempt is none of that."""
-        sender = type(self.attempt.task.get_backend())
-        for _, answer in task_started.send_robust(sender, task_result=self._result):
-            if isinstance(answer, INTERRUPTIONS):
-                raise answer
 
     def asks(self) -> bool:
         """Whether the database may be asked before it starts."""

@@ -347,9 +347,14 @@ class Coroutines:
 
     def _watch_over(self, task: asyncio.Task[None], attempt: Attempt) -> None:
         self._tasks[task] = attempt
+        task.add_done_callback(self._forget)
         if not self._is_watching:
             self._is_watching = True
             self._loop.call_later(CHECK_LEASES, self._watch)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        """In another turn of the loop: one that has stopped it is named first."""
+        del self._tasks[task]
 
     def _watch(self) -> None:
         """Cancel what has lost its lease; look again while anything runs."""
@@ -365,11 +370,7 @@ class Coroutines:
         task = asyncio.current_task()
         assert task is not None
         self._watch_over(task, attempt)
-        try:
-            result = await self._attempt(attempt)
-        finally:
-            del self._tasks[task]
-        self._end(result)
+        self._end(await self._attempt(attempt))
 
     async def _attempt(self, attempt: Attempt) -> AttemptResult:
         try:

@@ -15,7 +15,7 @@ from delayedq.limits.lateness import ChannelWait, waits
 from delayedq.limits.operator import page_of_channels
 from delayedq.limits.requests import Events
 from delayedq.limits.waiting import due_since, waiting_in
-from delayedq.models import ChannelMessage
+from delayedq.models import ChannelGroup, ChannelMessage, ChannelNotice
 from delayedq.operations import backlogs
 from delayedq.operations.backlogs import backlog
 from delayedq.operations.doctor import health
@@ -169,6 +169,24 @@ def test_what_waits_behind_a_message_that_is_tried_again_is_limited(store):
     store.at(at(1)).settle([retry(first, until=at(3_600))], "w:1")
     assert claim(store, at(2)) == []
     assert waited(store) == {"webhooks": ChannelWait(0.0, 300.0)}
+
+
+def test_a_queue_is_late_whatever_is_in_others(store):
+    offer(store, tasks.deliver, 2, "acme")
+    claim(store)
+    offer(store, tasks.deliver, 2, "other", due=100)
+    store.at(NOW).offer_many([Offer("a", "tests.k", "{}", None, NOW, 0, 3, None, "acme")])
+    ChannelGroup.objects.bulk_create(ChannelGroup(number, "a", f"tests.k{number}") for number in range(300))
+    assert late_queues(store, LATER) == {"a", "webhooks"}
+
+
+def test_a_lane_whose_message_has_gone_meanwhile_is_not_late(store):
+    offered = offer(store, tasks.deliver, 1, "acme")
+    heads = store.at(LATER).scan()
+    store.withdraw([one.id for one in offered])
+    ChannelNotice.objects.all().delete()
+    ChannelMessage.objects.all().delete()
+    assert waits(store, heads, LATER) == {"webhooks": ChannelWait()}
 
 
 def test_who_has_no_channels_pays_nothing_and_others_the_same_for_any_number_of_them(store, alias):

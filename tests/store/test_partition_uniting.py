@@ -89,6 +89,17 @@ def test_whoever_is_killed_before_a_statement_has_done_all_or_nothing(store, pla
     assert partitions(plain) == set()
 
 
+def test_a_month_that_a_keeper_was_about_to_make_is_not_refused_afterwards(store, plain):  # noqa: F811
+    """The rest is the largest partition here, and becomes the table."""
+    [*store.at(NOW).partition_history(None)]
+    for number in range(300):
+        ended(store, f"in ten years {number}", NOW + 3650 * DAY)
+    assert module._keep_out(store.database, APRIL + 365 * DAY)
+    store.unite_history()
+    assert module.state_of(store.database).rule is None
+    ended(store, "in a year", APRIL + 365 * DAY)
+
+
 def test_who_may_read_and_write_it_still_may_and_who_may_not_any_more_may_not(store, plain):  # noqa: F811
     with plain.cursor() as cursor:
         cursor.execute(

@@ -235,6 +235,18 @@ def test_who_may_read_and_write_the_table_still_may(store, plain):
             cursor.execute("DROP OWNED BY reader; DROP ROLE reader")
 
 
+def test_default_privileges_give_nobody_what_was_taken_from_them(store, plain):
+    with plain.cursor() as cursor:
+        cursor.execute("CREATE ROLE reader; ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO reader")
+        try:
+            [*store.at(NOW).partition_history(None)]
+            for part in ("", "_rest", "_202604"):
+                cursor.execute(f"SELECT has_table_privilege('reader', 'delayedq_finishedmessage{part}', 'SELECT')")
+                assert cursor.fetchone() == (False,)
+        finally:
+            cursor.execute("DROP OWNED BY reader; DROP ROLE reader")
+
+
 # What retention drops
 
 

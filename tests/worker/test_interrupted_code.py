@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 from django.test import override_settings
 
+from delayedq import signals
 from delayedq.compat import task_started
 from delayedq.exceptions import TaskTimeout
 from delayedq.hooks import with_added
@@ -17,13 +18,13 @@ from delayedq.masking import Masking
 from tests.app import tasks
 from tests.worker.attempts import playing
 from tests.worker.pools import working
-from tests.worker.test_deadlines import HURRIED, spin
+from tests.worker.test_deadlines import HURRIED, LIMITED, spin
 
 
-def interrupted(body=lambda: 7):
+def interrupted(body=lambda: 7, task=HURRIED):
     """How an attempt ends whose time is soon over."""
     with working(1) as worker:
-        (ended,) = worker.run(playing(body, task=HURRIED))
+        (ended,) = worker.run(playing(body, task=task))
     return ended
 
 
@@ -57,10 +58,10 @@ def test_a_hook_that_is_interrupted_does_not_swallow_the_timeout_of_the_task(slo
     outer, inner, began = Around(), Around(), []
     hooks = [lambda attempt: outer, slow, lambda attempt: inner]
     with override_settings(DELAYEDQ={"AROUND_ATTEMPTS": hooks}):
-        late = interrupted(lambda: began.append(1))
+        late = interrupted(lambda: began.append(1), LIMITED)
 
     assert type(late.error) is TaskTimeout
-    assert str(late.error) == "It took longer than 0:00:00.020000."
+    assert str(late.error) == "It took longer than 0:00:00.500000."
     assert outer.left_with == [TaskTimeout]
     assert (began, inner.left_with) == (([], []) if slow is slow_to_begin else ([1], [None]))
     assert "goes its way without it" not in caplog.text
@@ -97,6 +98,17 @@ def by_channel():
     channel_for(replace(tasks.remind, channel=lambda flight_id: spin()), (7,), {})
 
 
+def by_receiver():
+    def slow(**_):
+        spin()
+
+    signals.lease_lost.connect(slow)
+    try:
+        signals.tell(signals.lease_lost, "k", claimed=None)
+    finally:
+        signals.lease_lost.disconnect(slow)
+
+
 def by_metadata():
     with override_settings(DELAYEDQ={"METADATA_FROM": [lambda task: spin()]}):
         with_added(None, tasks.remind)
@@ -106,7 +118,7 @@ def by_redaction():
     Masking("k", redact=lambda kind, name, value: spin()).value("a", 1)
 
 
-@pytest.mark.parametrize("call", [by_channel, by_metadata, by_redaction])
+@pytest.mark.parametrize("call", [by_channel, by_metadata, by_redaction, by_receiver])
 def test_a_function_of_an_option_that_a_task_has_called_does_not_either(call):
     limited = replace(HURRIED, timeout=timedelta(seconds=0.2))  # not over before the function is called
     with working(1) as worker:

@@ -235,6 +235,16 @@ def test_an_async_task_that_stops_the_event_loop_ends_no_other_and_is_named_once
     assert told.message.endswith(f"loop.stop() on the event loop of all async tasks, which goes on. Running: {APLAY}.")
 
 
+def test_one_that_stops_the_event_loop_and_returns_at_once_is_named(caplog):
+    async def stop():
+        asyncio.get_running_loop().stop()
+
+    with working(1) as worker:
+        (ended,) = worker.run(playing(stop))
+    assert ended.outcome == Returned()
+    assert [told.message.rpartition(" ")[2] for told in caplog.records] == [f"{APLAY}."]
+
+
 def test_a_pool_that_ran_nothing_stops():
     with working(4):
         pass

@@ -235,8 +235,10 @@ def _numbered(statement: str) -> tuple[str, Sequence[str]]:
 _DIRECT: WeakKeyDictionary[psycopg.Connection[Any], bool] = WeakKeyDictionary()
 
 
-#: For so many seconds a session keeps the plans of prepared statements; when those of these connections began.
+#: For so many seconds a session keeps the plans of prepared statements.
 PLANS_LAST = 1.0
+#: When these connections were asked for a prepared statement last, and when their plans began.
+_ASKED: WeakKeyDictionary[psycopg.Connection[Any], float] = WeakKeyDictionary()
 _PLANNED: WeakKeyDictionary[psycopg.Connection[Any], float] = WeakKeyDictionary()
 
 
@@ -337,12 +339,10 @@ class PostgreSQLDatabase(Database):
 
     def prepared(self, statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
         """`batch` of a large statement that is made again and again, and takes longer to plan than to execute: it is
-        prepared where the connection has a session for itself. After five times the server keeps its plan if that is
-        not dearer than one for the values at hand, for PLANS_LAST: one of a table that was empty reads all of it.
+        prepared where that pays. After five times the server keeps its plan if that is not dearer than one for the
+        values at hand, for PLANS_LAST: one of a table that was empty reads all of it.
         """
-        kind = _PreparingCursor if self._is_direct() else _BatchCursor
-        if kind is _PreparingCursor:
-            self._forget_old_plans()
+        kind = _PreparingCursor if self._prepares() else _BatchCursor
         return self.retried(partial(self._batch, statement, {"now": self.now_parameter, **parameters}, kind))
 
     def _batch(
@@ -364,14 +364,20 @@ class PostgreSQLDatabase(Database):
             known = _DIRECT[raw] = raw.info.backend_pid == self.rows(sql.SESSION)[0][0]
         return known
 
-    def _forget_old_plans(self) -> None:
+    def _prepares(self) -> bool:
+        """Whether the connection is asked often, and has a session for itself. Old plans of that are forgotten."""
+        self.connection.ensure_connection()
         raw, now = self.connection.connection, time.monotonic()
+        before, _ASKED[raw] = _ASKED.get(raw), now
+        if before is None or now - before >= PLANS_LAST or not self._is_direct():
+            return False
         if now - _PLANNED.setdefault(raw, now) >= PLANS_LAST:
             _PLANNED[raw] = now
             with (
                 self.connection.wrap_database_errors
-            ):  # no task has changed its session, which Django's cursor would say
+            ):  # Django's cursor would say that the task has changed its session
                 raw.execute(sql.DISCARD_PLANS)
+        return True
 
     def _batch_cursor(self, kind: type[psycopg.Cursor[Any]] = _BatchCursor) -> CursorWrapper:
         cursor = self.connection.cursor()

@@ -96,6 +96,8 @@ WHERE indrelid = %(table)s::regclass AND indisunique AND NOT indisprimary
 """
 
 # The conversion -----------------------------------------------------------------------------------------------------
+#: How the name of its constraint begins.
+UNTIL = "delayedq_until_"
 #: So that the table becomes a partition without being read.
 ADD_RULE = "ALTER TABLE {table} ADD CONSTRAINT {rule} CHECK (finished_at < '{until}') NOT VALID"
 VALIDATE = "ALTER TABLE {table} VALIDATE CONSTRAINT {rule}"
@@ -128,6 +130,7 @@ FROM pg_class, LATERAL (
 ) AS given (columns, acl), aclexplode(acl)
 WHERE oid = %(table)s::regclass AND grantee <> relowner
 """
+REVOKE = "REVOKE ALL ON {table} FROM {grantee}"
 GRANT = "GRANT {privilege} ON {table} TO {grantee}{option}"
 ANALYZE = "ANALYZE {table}"
 
@@ -265,7 +268,7 @@ def _convert_or_take_back(store: Store) -> PartitionStep | None:
 def _take_back(database: Database, state: State) -> None:
     """At once, or not at all if the table is locked: raises OperationalError then."""
     with database.atomic(), database.short_lock_waits():
-        _drop_rule(database, state)
+        drop_rule(database, state)
 
 
 def _convert(database: Database, now: datetime) -> PartitionStep | None:
@@ -274,11 +277,11 @@ def _convert(database: Database, now: datetime) -> PartitionStep | None:
         return None
     if state.rule is None:
         refuse_dependents(database, state)
-        rule, until = f"delayedq_until_{_first_month(now):%Y%m}", _first_month(now)
+        rule, until = f"{UNTIL}{_first_month(now):%Y%m}", _first_month(now)
         patiently(database, lambda: database.write(ADD_RULE.format(table=state.table, rule=rule, until=until)))
         return PartitionStep.BEGUN
-    if state.is_left(now):
-        patiently(database, lambda: _drop_rule(database, state))
+    if state.is_left(now) or not state.rule.startswith(UNTIL):
+        patiently(database, lambda: drop_rule(database, state))
         return PartitionStep.BEGUN_AGAIN
     if not state.is_valid:
         _validate(database, state)
@@ -301,7 +304,7 @@ def refuse_dependents(database: Database, state: State) -> None:
         )
 
 
-def _drop_rule(database: Database, state: State) -> None:
+def drop_rule(database: Database, state: State) -> None:
     database.write(dropped_rule(state))
 
 
@@ -317,7 +320,7 @@ def _validate(database: Database, state: State) -> None:
             database.write(NO_TIMEOUT)
             database.write(VALIDATE.format(table=state.table, rule=state.rule))
     except IntegrityError:
-        patiently(database, lambda: _drop_rule(database, state))
+        patiently(database, lambda: drop_rule(database, state))
         raise CannotPartition(
             f"Rows of the history of the database {database.alias!r} ended at {state.boundary:%Y-%m-%d} or later, by a "
             "clock that was wrong: correct or delete them first."
@@ -345,8 +348,12 @@ def _switch(database: Database, state: State) -> None:
 
 
 def give(database: Database, table: str, owner: str, grants: Sequence[Sequence[str]]) -> None:
-    """Who may read a partition by its name, as pg_dump does, is who may read the whole."""
+    """Who may read a partition by its name, as pg_dump does, is who may read the whole, whatever default privileges
+    gave others when it was made.
+    """
     database.write(OWNER.format(table=table, owner=owner))
+    for grantee in {row[1] for row in database.rows(GRANTS, {"table": table})}:
+        database.write(REVOKE.format(table=table, grantee=grantee))
     for privilege, grantee, option in grants:
         database.write(GRANT.format(privilege=privilege, table=table, grantee=grantee, option=option))
 
@@ -422,7 +429,7 @@ def _keep_out(database: Database, since: datetime) -> bool:
         words = _words(state, since)
         if state.rule != words["rule"]:
             if state.rule is not None:
-                _drop_rule(database, state)
+                drop_rule(database, state)
             database.write(ADD_WITHOUT.format(**words))
     return True
 
@@ -443,7 +450,7 @@ def _let_in_again(database: Database) -> None:
     with database.atomic(), database.short_lock_waits():
         state = _alone(database)
         if state is not None and state.rule is not None:
-            _drop_rule(database, state)
+            drop_rule(database, state)
 
 
 def _attach(database: Database, since: datetime) -> PartitionChange | None:
@@ -460,7 +467,7 @@ def _attach(database: Database, since: datetime) -> PartitionChange | None:
         for statement in (CREATE, ATTACH) if is_kept_out else (CREATE, MOVE, ATTACH):
             database.write(statement.format(**words))
         if state.rule == words["rule"]:
-            _drop_rule(database, state)
+            drop_rule(database, state)
         grants = database.rows(GRANTS, {"table": state.table})
         give(database, str(words["part"]), state.owner, grants)
     return PartitionChange(PartitionStep.CREATED, f"{TABLE}_{since:%Y%m}")

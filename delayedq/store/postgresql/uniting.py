@@ -18,6 +18,7 @@ from delayedq.store.postgresql.partitions import (
     RENAME_INDEX,
     TABLE,
     State,
+    drop_rule,
     give,
     refuse_dependents,
     state_of,
@@ -35,7 +36,6 @@ ORDER BY pg_relation_size(oid) DESC, relname LIMIT 1
 OTHERS = "SELECT count(*) FROM {table} WHERE tableoid <> %(part)s::regclass"
 COPY = "INSERT INTO {part} SELECT * FROM {table}"
 DROP = "DROP TABLE {table}"
-REVOKE = "REVOKE ALL ON {part} FROM {grantee}"
 RENAME = "ALTER TABLE {part} RENAME TO delayedq_finishedmessage"
 
 #: The indexes of a partition, and how the table that it becomes has them named.
@@ -82,12 +82,12 @@ def _unite(database: Database) -> None:
         return
     database.write(LOCK.format(table=state.table))
     database.write(NO_TIMEOUT)
+    if state.rule is not None:  # of a month that a lease keeper was about to make
+        drop_rule(database, state)
     part = _largest(database, state)
     indexes = database.rows(INDEXES, {"part": part})
-    grants, own = (database.rows(GRANTS, {"table": name}) for name in (state.table, part))
+    grants = database.rows(GRANTS, {"table": state.table})
     database.write(DETACH.format(table=state.table, part=part))
-    for grantee in {row[1] for row in own}:
-        database.write(REVOKE.format(part=part, grantee=grantee))
     for statement in (COPY, DROP, RENAME):
         database.write(statement.format(table=state.table, part=part))
     for index, name in indexes:
