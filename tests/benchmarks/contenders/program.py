@@ -39,10 +39,11 @@ def go(name: str) -> list[str]:
     Raises RuntimeError if Go is missing, or can't build it.
     """
     source, directory = HERE / name / "main.go", CACHE / name
-    program = directory / name
-    if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
+    program, built = directory / name, directory / source.name
+    if not program.exists() or built.read_bytes() != source.read_bytes():
         directory.mkdir(parents=True, exist_ok=True)
-        shutil.copy(source, directory)
+        program.unlink(missing_ok=True)
+        shutil.copy(source, built)
         if not (directory / "go.mod").exists():
             _run("go", "mod", "init", "benchmark", folder=directory)
         _run("go", "mod", "tidy", folder=directory)
