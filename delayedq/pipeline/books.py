@@ -18,6 +18,7 @@ from delayedq.conf import get_settings
 from delayedq.exceptions import LakeUnusable
 from delayedq.models import FinishedMessage
 from delayedq.pipeline.address import database_name
+from delayedq.pipeline.lake.parquet_files import as_dicts
 from delayedq.pipeline.lake.rows import WantedRows, read
 from delayedq.pipeline.lake.side_table import Flows
 from delayedq.pipeline.lake.table import others
@@ -150,7 +151,7 @@ def check_source(table: LakeTable, source: str) -> None:
     ends = set(first.values_list("id", "finished_at"))
     wanted = WantedRows(values={"source": [source], "id": [id_ for id_, _ in ends]})
     for rows in read(table, wanted.files(snapshot), wanted, ["id", "finished_at"]):
-        if not ends.isdisjoint((row["id"], row["finished_at"]) for row in rows.to_pylist()):
+        if not ends.isdisjoint((row["id"], row["finished_at"]) for row in as_dicts(table.path, rows)):
             return
     raise LakeUnusable(
         f"The lake at {table.path} holds messages of another database that is called {source!r}, too: this one has "

@@ -8,10 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delayedq.conf import get_settings
+from delayedq.core.bounds import is_storable
 from delayedq.exceptions import InvalidOption
 from delayedq.models import FinishedMessage
 from delayedq.pipeline import books
 from delayedq.pipeline.lake.columns import ARROW, VERSION
+from delayedq.pipeline.lake.parquet_files import as_dicts
 from delayedq.pipeline.lake.rows import WantedRows
 from delayedq.pipeline.lake.rows import read as read_files
 from delayedq.pipeline.lake.table import LakeTable
@@ -90,7 +92,7 @@ def find(
     if (id is None) == (key is None):
         raise InvalidOption("find: an id or a key, and not both.")
     table = _table(lake)
-    if table is None or not table.exists():
+    if table is None or not _can_be(id, key) or not table.exists():
         return Archived([], complete=True)
     source, snapshot = books.source_of(default_store().alias), table.snapshot()
     wanted = WantedRows(values={"source": [source]} | ({"id": [id]} if key is None else {"key": [key]}))
@@ -99,9 +101,14 @@ def find(
     for file in files[:FILES]:
         # First the few columns that tell whether it is there.
         if any(read_files(table, [file], wanted, _SAME)):
-            rows += [row for part in read_files(table, [file], wanted) for row in part.to_pylist()]
+            rows += [row for part in read_files(table, [file], wanted) for row in as_dicts(table.path, part)]
     rows.sort(key=lambda row: row["finished_at"], reverse=True)
     return Archived(rows[:most], complete=len(files) <= FILES and len(rows) <= most)
+
+
+def _can_be(id_: int | None, key: str | None) -> bool:
+    """Can a message have this id, or this key?"""
+    return is_storable(key) if key is not None else id_ is not None and -(2**63) <= id_ < 2**63
 
 
 def _checked(since: datetime | None, until: datetime | None, columns: Sequence[str] | None) -> list[str]:

@@ -8,20 +8,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import parquet
 from pyarrow.fs import FileSelector, FileType
 
-from delayedq.exceptions import LakeUnusable
+from delayedq.pipeline.lake import parquet_files
 from delayedq.pipeline.lake.columns import ARROW, PARTITIONED_BY
+from delayedq.pipeline.lake.parquet_files import Filter
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
     from datetime import datetime
 
     from delayedq.pipeline.lake.table import DataFile, LakeTable, Snapshot
-
-#: What is in the files themselves. A column that an older writer did not know is NULL.
-_IN_FILES = pa.schema([field for field in ARROW if field.name != PARTITIONED_BY])
 
 
 class WantedRows(NamedTuple):
@@ -34,6 +31,11 @@ class WantedRows(NamedTuple):
     def files(self, snapshot: Snapshot) -> list[DataFile]:
         """Those that may hold such rows."""
         return snapshot.chosen(self.since, self.until, **self.values)
+
+    @property
+    def columns(self) -> set[str]:
+        """What the condition is about."""
+        return {*self.values} | ({"finished_at"} if self.since or self.until else set())
 
     def condition(self) -> pc.Expression | None:
         """For rows; None: all are wanted."""
@@ -58,31 +60,20 @@ def read(
     """
     names = list(columns or ARROW.names)
     schema = pa.schema([ARROW.field(name) for name in names])
-    store, in_files = table.files(), [name for name in names if name != PARTITIONED_BY] or ["id"]
+    needed = {*names, *wanted.columns} - {PARTITIONED_BY} or {"id"}
+    in_files = pa.schema([field for field in ARROW if field.name in needed])
+    condition, store = wanted.condition(), table.files()
+    only = None if condition is None else Filter(condition, wanted.columns)
     for file in files:
-        try:
-            rows = parquet.read_table(
-                file.path,
-                columns=in_files,
-                schema=_IN_FILES,
-                filesystem=store,
-                filters=wanted.condition(),
-                partitioning=None,
-            )
-        except (OSError, pa.ArrowException) as error:
-            reason = str(error).strip().partition("\n")[0].rstrip(".")
-            raise LakeUnusable(
-                f"The file {table.path}/{file.path} can't be read: {reason}. Restore it from a backup of the lake; "
-                "`run_pipeline check` tells what else is missing."
-            ) from error
+        rows = parquet_files.read(table.path, store, file.path, in_files, only)
         if rows.num_rows:
             yield _with_day(rows, file, schema)
 
 
 def _with_day(rows: pa.Table, file: DataFile, schema: pa.Schema) -> pa.Table:
     """With the column that is the name of a directory, in the order of the schema."""
-    days = pa.array([file.day] * rows.num_rows, pa.date32())
-    return rows.append_column(PARTITIONED_BY, days).select(schema.names).cast(schema)
+    days = pa.repeat(pa.scalar(file.day, pa.date32()), rows.num_rows)
+    return rows.append_column(PARTITIONED_BY, days).select(schema.names)
 
 
 # Files on their way between Spark and an object store that only this process reaches.

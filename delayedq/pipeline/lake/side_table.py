@@ -22,6 +22,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import parquet
 
 from delayedq.exceptions import LakeUnusable
+from delayedq.pipeline.lake import parquet_files
 from delayedq.pipeline.lake.columns import VERSION, arrow_schema, delta_schema
 from delayedq.pipeline.lake.table import LakeTable, Snapshot
 
@@ -78,7 +79,7 @@ class SideTable(LakeTable):
 
     def count(self) -> int:
         """How many rows there are, of all databases; 0 without a table. Raises LakeUnusable."""
-        return sum(file["num_records"] for file in self._files(self.snapshot())) if self.exists() else 0
+        return sum(file["num_records"] or 0 for file in self._files(self.snapshot())) if self.exists() else 0
 
     def faults(self) -> Iterator[str]:
         """What is wrong with its files, by name; nothing without a table. Raises LakeUnusable."""
@@ -92,14 +93,14 @@ class SideTable(LakeTable):
     def _fault(self, file: dict[str, Any], size: int | None) -> str:
         """Of a file that has this size, or is not there (None)."""
         if size is None:
-            return f"is missing, with {file['num_records']:,} rows"
+            return f"is missing, with {file['num_records'] or 0:,} rows"
         if size != file["size_bytes"]:
             return f"has {size:,} bytes, and was published with {file['size_bytes']:,}"
         try:
             rows = self._read(file["path"]).num_rows
         except LakeUnusable:
-            return f"can't be read, and was published with {file['num_records']:,} rows"
-        published = file["num_records"]
+            return f"can't be read, and was published with {file['num_records'] or 0:,} rows"
+        published = rows if file["num_records"] is None else file["num_records"]
         return "" if rows == published else f"has {rows:,} rows that can be read, and was published with {published:,}"
 
     def rows(self, source: str, ids: Collection[int]) -> list[dict[str, Any]]:
@@ -132,8 +133,9 @@ class SideTable(LakeTable):
 
         Raises LakeUnusable. Without a table, or with one small file, there is none.
         """
-        files = [file for file in self._files(self.snapshot()) if file["size_bytes"] < small] if self.exists() else []
-        files.sort(key=lambda file: file[f"min.{self.id_column}"])
+        every = self._files(self.snapshot()) if self.exists() else []
+        files = [file for file in every if file["size_bytes"] < small and file["num_records"] is not None]
+        files.sort(key=lambda file: file.get(f"min.{self.id_column}") or 0)
         while len(files) > 1:
             taken = [files.pop(0), files.pop(0)]
             while files and sum(file["size_bytes"] for file in taken) < small:
@@ -172,24 +174,26 @@ class SideTable(LakeTable):
 
     def _rows(self, snapshot: Snapshot, source: str, ids: Collection[int]) -> list[dict[str, Any]]:
         """Of the files that may have them, by the bounds of their ids."""
-        least, most = f"min.{self.id_column}", f"max.{self.id_column}"
-        files = [file for file in self._files(snapshot) if file[least] <= max(ids) and file[most] >= min(ids)]
-        wanted = (pc.field("source") == source) & pc.field(self.id_column).isin(list(ids))
-        return [row for file in files for row in self._read(file["path"], wanted).to_pylist()]
+        files = [file for file in self._files(snapshot) if self._may_hold(file, min(ids), max(ids))]
+        condition = (pc.field("source") == source) & pc.field(self.id_column).isin(list(ids))
+        wanted = parquet_files.Filter(condition, ("source", self.id_column))
+        return [row for file in files for row in self._dicts(self._read(file["path"], wanted))]
+
+    def _dicts(self, rows: pa.Table) -> list[dict[str, Any]]:
+        return parquet_files.as_dicts(self.path, rows)
+
+    def _may_hold(self, file: Mapping[str, Any], first: int, last: int) -> bool:
+        """Can it have an id from the first to the last? Other engines may write files without bounds."""
+        least, most = file.get(f"min.{self.id_column}"), file.get(f"max.{self.id_column}")
+        return (least is None or least <= last) and (most is None or most >= first)
 
     def _files(self, snapshot: Snapshot) -> list[dict[str, Any]]:
         with self._named_errors():
-            return pa.table(snapshot.table.get_add_actions(flatten=True)).to_pylist()  # type: ignore[no-any-return]
+            return self._add_actions(snapshot.table)
 
-    def _read(self, path: str, wanted: pc.Expression | None = None) -> pa.Table:
+    def _read(self, path: str, wanted: parquet_files.Filter | None = None) -> pa.Table:
         """A column that an older writer did not know is NULL."""
-        try:
-            return parquet.read_table(path, schema=self.arrow(), filesystem=self.files(), filters=wanted)
-        except (OSError, pa.ArrowException) as error:
-            reason = str(error).strip().partition("\n")[0].rstrip(".")
-            raise LakeUnusable(
-                f"The file {self.path}/{path} can't be read: {reason}. Restore it from a backup of the lake."
-            ) from error
+        return parquet_files.read(self.path, self.files(), path, self.arrow(), wanted)
 
     def _append(self, snapshot: Snapshot, rows: list[dict[str, Any]]) -> bool:
         """Write a file and let it count; False, and nothing is changed, if there is a newer version."""

@@ -14,10 +14,10 @@ import math
 import re
 import shutil
 import time
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple, Self
 
 import pyarrow as pa
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from datetime import date
 
     from deltalake import Schema
+    from deltalake.table import ProtocolVersions
     from pyarrow.fs import FileInfo
 
 # One version of the lake: its files, and what the statistics tell of them.
@@ -110,8 +111,9 @@ class Snapshot:
         ]
 
     def last(self, source: str) -> int:
-        """The number of the last batch that this database has published; 0 if there is none."""
-        return self.table.transaction_version(application(source)) or 0
+        """The number of the last batch that this database has published; 0 if there is none. Raises LakeUnusable."""
+        with named_errors(self.table.table_uri):
+            return self.table.transaction_version(application(source)) or 0
 
     def of(self, directory: str) -> list[DataFile]:
         """The files that this attempt wrote, unless a compaction has replaced them."""
@@ -150,6 +152,11 @@ RETENTION = timedelta(days=7)
 #: What delta-rs says of a log that lacks a version.
 _GAP = "contiguous commit files"
 
+#: What a reader of files need not know: of the log, of vacuum, and of a type that no column of ours has.
+_HARMLESS = {"v2Checkpoint", "vacuumProtocolCheck", "timestampNtz"}
+#: The version of the protocol that means this one feature.
+_COLUMN_MAPPING = 2
+
 _VERSION_OF_COLUMNS = "delayedq.schemaVersion"
 
 
@@ -181,23 +188,46 @@ class LakeTable:
         if table is None:
             raise LakeUnusable(f"There is no lake at {self.path}.")
         with self._named_errors():
-            actions: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+            actions = self._add_actions(table)
         return Snapshot(table, table.version(), tuple(DataFile.of(action) for action in actions))
+
+    def _add_actions(self, table: DeltaTable) -> list[dict[str, Any]]:
+        """What the log says of each file. Raises LakeUnusable for one without a day, or outside the lake."""
+        actions: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        for action in actions:
+            path = PurePosixPath(action["path"])
+            known = all(action.get(f"partition.{name}") is not None for name in self.partitions)
+            if not known or path.is_absolute() or ".." in path.parts or "://" in action["path"]:
+                raise LakeUnusable(
+                    f"The log of the lake at {self.path} has a file that delayedq has not written: {str(path)[:200]}. "
+                    "Restore _delta_log from a backup."
+                )
+        return actions
 
     def _newest(self) -> DeltaTable | None:
         with self._named_errors():
             if not DeltaTable.is_deltatable(self.path, self._options):
                 return None
             table = DeltaTable(self.path, storage_options=self._options)
-        metadata = table.metadata()
-        if metadata.name != self.name:
+            metadata, protocol = table.metadata(), table.protocol()
+        if metadata.name != self.name or metadata.partition_columns != self.partitions:
             raise LakeUnusable(f"The table at {self.path} is not a lake of delayedq: its name is {metadata.name!r}.")
-        version = int(metadata.configuration.get(_VERSION_OF_COLUMNS, "0"))
-        if version > VERSION:
+        version = metadata.configuration.get(_VERSION_OF_COLUMNS, "0")
+        if version not in map(str, range(VERSION + 1)):
             raise LakeUnusable(
                 f"The lake at {self.path} holds schema version {version}; this delayedq reads up to {VERSION}."
             )
+        self._check_features(protocol)
         return table
+
+    def _check_features(self, protocol: ProtocolVersions) -> None:
+        """Raises LakeUnusable for a table whose files are not what it holds: we read the files themselves."""
+        features = {"columnMapping"} if protocol.min_reader_version == _COLUMN_MAPPING else set()
+        if unknown := (features | set(protocol.reader_features or ())) - _HARMLESS:
+            raise LakeUnusable(
+                f"Another engine has enabled {', '.join(sorted(unknown))} in the table at {self.path}: its files are "
+                "no longer what it holds, and delayedq would show rows that were deleted. Drop that feature of it."
+            )
 
     def check(self) -> bool:
         """Is there a lake? False: one can be made here. Raises LakeUnusable if the directory holds other files."""
@@ -350,23 +380,27 @@ class LakeTable:
             )
         return set(ever) - set(earlier)
 
-    @contextmanager
-    def _named_errors(self) -> Iterator[None]:
-        """Errors of the table, and of its store, as one sentence."""
-        try:
-            yield
-        except CommitFailedError:
-            raise
-        except (DeltaError, OSError) as error:
-            reason = str(error).strip().partition("\n")[0].rstrip(".")
-            if _GAP in reason:
-                raise LakeUnusable(
-                    f"The log of the lake at {self.path} lacks a version: restore the numbers that are missing in "
-                    "_delta_log from a backup, and run it again."
-                ) from error
+    def _named_errors(self) -> AbstractContextManager[None]:
+        return named_errors(self.path)
+
+
+@contextmanager
+def named_errors(path: str) -> Iterator[None]:
+    """Errors of a table, and of its store, as one sentence. Raises LakeUnusable."""
+    try:
+        yield
+    except CommitFailedError:
+        raise
+    except (DeltaError, OSError, pa.ArrowException, OverflowError) as error:
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        if _GAP in reason:
             raise LakeUnusable(
-                f"The lake at {self.path} can't be used: {reason}. Make it reachable and writable, and run it again."
+                f"The log of the lake at {path} lacks a version: restore the numbers that are missing in "
+                "_delta_log from a backup, and run it again."
             ) from error
+        raise LakeUnusable(
+            f"The lake at {path} can't be used: {reason}. Make it reachable and writable, and run it again."
+        ) from error
 
 
 def _added(file: DataFile, *, changes: bool) -> AddAction:

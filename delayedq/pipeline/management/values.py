@@ -7,6 +7,7 @@ from argparse import ArgumentTypeError
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from delayedq.conf import LONGEST
 from delayedq.management.arguments import positive
 
 if TYPE_CHECKING:
@@ -27,9 +28,12 @@ def duration(text: str) -> timedelta:
     if not match:
         raise ArgumentTypeError(f"{text!r} is not a number and one of s, m, h and d, as in 12h")
     try:
-        return timedelta(**{_UNITS[match[2]]: float(match[1])})
+        length = timedelta(**{_UNITS[match[2]]: float(match[1])})
     except OverflowError:
-        raise ArgumentTypeError(f"{text!r} is too long") from None
+        length = timedelta.max
+    if length > LONGEST:
+        raise ArgumentTypeError(f"{text[:60]!r} is longer than {LONGEST.days:,} days")
+    return length
 
 
 def positive_number(text: str) -> float:
@@ -50,25 +54,35 @@ def share(text: str) -> float:
 
 
 def day(text: str) -> date:
+    """Of the last one there is, none could say where it ends."""
     try:
-        return date.fromisoformat(text)
+        day = date.fromisoformat(text)
     except ValueError:
         raise ArgumentTypeError(f"{text!r} is not a day, such as 2013-03-08") from None
+    if day == date.max:
+        raise ArgumentTypeError(f"{text!r} is the last day of the calendar")
+    return day
 
 
 def moment(text: str) -> datetime:
+    """In UTC, which is meant if it names no zone."""
     try:
         moment = datetime.fromisoformat(text)
+        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
     except ValueError:
         raise ArgumentTypeError(f"{text!r} is not a time in ISO 8601") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except OverflowError:
+        raise ArgumentTypeError(f"{text!r} is outside the years 1 to 9999 in UTC") from None
 
 
 def ids(text: str) -> list[int]:
     try:
-        return sorted({int(part) for part in text.split(",")})
+        found = {int(part) for part in text.split(",")}
     except ValueError:
         raise ArgumentTypeError(f"{text[:60]!r} is not a list of numbers, as in 17,18,19") from None
+    if wrong := [id_ for id_ in found if not -(2**63) <= id_ < 2**63]:
+        raise ArgumentTypeError(f"{str(wrong[0])[:60]!r} is no id: it has more than 64 bits")
+    return sorted(found)
 
 
 # The arguments of the steps of `run_pipeline` that keep the lake.

@@ -16,8 +16,9 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+from delayedq.core.bounds import is_storable
 from delayedq.exceptions import DatabaseUnreachable, InvalidOption
 from delayedq.extras import told
 
@@ -37,6 +38,8 @@ _VENDORS = {
 #: The extra of a driver, by its module; all others are of "spark".
 _EXTRAS = {"psycopg": "postgres", "MySQLdb": "mysql"}
 _KINDS = "env:NAME, file:PATH, service:NAME or sqlite:PATH"
+#: In the query of a URL; one with an `&` seems to be several options.
+_PASSWORD_OPTION = re.compile(r"[?&][^=&]*pass[^=&]*=(.*)", re.IGNORECASE)
 _PLACEHOLDER = re.compile(r"%\((\w+)\)s")
 #: The function that SQLite is given, as it has none for SHA-256.
 SQLITE_FUNCTION = "delayedq_sha256"
@@ -60,7 +63,7 @@ class Address:
 
     def __post_init__(self) -> None:
         kind, _, name = self.reference.partition(":")
-        if kind not in {"env", "file", "service", "sqlite"} or not name:
+        if kind not in {"env", "file", "service", "sqlite"} or not name or not is_storable(name):
             raise InvalidOption(f"An address is {_KINDS}; a URL itself would show its password in plans and logs.")
 
     def resolve(self) -> str:
@@ -70,12 +73,12 @@ class Address:
         """
         kind, _, name = self.reference.partition(":")
         if kind == "service":
-            return f"service={name}"
+            return "service='" + re.sub(r"(['\\])", r"\\\1", name) + "'"
         if kind == "sqlite":
-            return f"sqlite:///{name}"
+            return f"sqlite:///{quote(name)}"
         try:
             return (os.environ[name] if kind == "env" else Path(name).read_text()).strip()
-        except (KeyError, OSError) as error:
+        except (KeyError, OSError, ValueError) as error:  # the last one: bytes that are no text
             raise DatabaseUnreachable(
                 f"The URL at the address {self.reference} can't be read: {type(error).__name__}."
             ) from None
@@ -234,13 +237,13 @@ def _reached[T](address: Address, opener: Callable[[], T]) -> T:
 
 
 def _without_password(text: str, url: str) -> str:
-    try:
-        password = urlsplit(url).password or ""
-    except ValueError:  # not even a URL
-        return "its URL can't be read."
-    for secret in (url, password, unquote(password)):
-        text = text.replace(secret, "***") if secret else text
-    return text.strip()
+    """Drivers show the part of a URL that they can't read: of a password with an `@` or `/`, what comes after that."""
+    password = url.partition("://")[2].rpartition("@")[0].partition(":")[2]
+    given = {password, *_PASSWORD_OPTION.findall(url)}
+    for secret in sorted({url, *given, *map(unquote, given)} - {""}, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    words = {word for secret in given | {*map(unquote, given)} for word in re.findall(r"\w+", secret)}
+    return re.sub(r"\w+", lambda found: "***" if found[0] in words else found[0], text).strip()
 
 
 def _postgresql(url: str) -> Any:

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from delayedq.core.bounds import is_storable
 from delayedq.core.instants import MICROSECOND
 from delayedq.exceptions import InvalidOption
 from delayedq.pipeline.spark import rows
@@ -190,6 +191,8 @@ class _Checks:
             parsed = _object(text)
             if parsed is None:
                 return rows.refuse(text, "is not a JSON object", self.recipe)
+            if not all(map(is_storable, parsed)):
+                return rows.refuse(text, "has a name with a NUL or a lone surrogate", self.recipe)
             return rows.check(parsed, self.recipe)
         if broken := row.pop(_BROKEN, None):
             return rows.refuse(broken, "has not as many fields as the header", self.recipe)
@@ -205,7 +208,7 @@ def _names(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     found: set[str] = set()
     for batch in batches:
         for line in batch.column("value").to_pylist():
-            found.update(_object(line) or ())
+            found.update(filter(is_storable, _object(line) or ()))
     yield pa.RecordBatch.from_arrays([pa.array(sorted(found), pa.string())], ["name"])
 
 

@@ -15,7 +15,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from delayedq.exceptions import InvalidOption, SnapshotGone
+from delayedq.core.bounds import is_storable
+from delayedq.exceptions import InvalidOption, PipelineError, SnapshotGone
 from delayedq.pipeline.spark.connecting import Address, arrow, connect
 from delayedq.pipeline.spark.schema import MESSAGES, STATES
 from delayedq.sql.dialects import MYSQL, POSTGRESQL, SQLITE
@@ -264,17 +265,31 @@ def refuse_unknown(options: Mapping[str, str], known: Collection[str]) -> None:
 
 
 def _names(options: Mapping[str, str], option: str) -> tuple[str, ...]:
-    """Separated by commas; or a JSON list, for names that have commas."""
+    """Separated by commas; or a JSON list, for names that have commas. None without the option, or if it is empty.
+
+    A list without names would be read as all of them: it is refused.
+    """
     text = options.get(option, "").strip()
-    if not text.startswith("["):
-        return tuple(name.strip() for name in text.split(",") if name.strip())
+    if not text:
+        return ()
+    names = _listed(text) if text.startswith("[") else [name.strip() for name in text.split(",") if name.strip()]
+    if not names or not all(isinstance(name, str) and is_storable(name) for name in names):
+        raise InvalidOption(f"{option}: names separated by commas, or a JSON list of them, not {shown(text)}.")
+    return tuple(names)
+
+
+def _listed(text: str) -> list[Any]:
+    """Of a JSON list; none if it is no list."""
     try:
         names = json.loads(text)
-    except ValueError:
-        names = None
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise InvalidOption(f"{option}: names separated by commas, or a JSON list of them, not {text!r}.")
-    return tuple(names)
+    except (ValueError, RecursionError):
+        return []
+    return names if isinstance(names, list) else []
+
+
+def shown(text: str) -> str:
+    """As an error shows what was given: at most 60 characters."""
+    return repr(text[:60])
 
 
 def _states(states: tuple[str, ...]) -> tuple[str, ...]:
@@ -290,10 +305,13 @@ def _moment(options: Mapping[str, str], option: str) -> datetime | None:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidOption(f"{option}: a time in ISO 8601, not {text!r}.") from None
+        raise InvalidOption(f"{option}: a time in ISO 8601, not {shown(text)}.") from None
     if moment.utcoffset() is None:
         raise InvalidOption(f"{option}: {text} has no time zone; add one, as in {text}Z.")
-    return moment.astimezone(UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise InvalidOption(f"{option}: {text} is outside the years 1 to 9999 in UTC.") from None
 
 
 def _number(options: Mapping[str, str], option: str, default: int, least: int, most: int) -> float:
@@ -303,7 +321,7 @@ def _number(options: Mapping[str, str], option: str, default: int, least: int, m
     except ValueError:
         number = float("nan")
     if not least <= number <= most:
-        raise InvalidOption(f"{option}: a number from {least} to {most}, not {text!r}.")
+        raise InvalidOption(f"{option}: a number from {least} to {most}, not {shown(text)}.")
     return number
 
 
@@ -475,12 +493,39 @@ def _enter(connection: Connection | ArrowConnection, snapshot: str) -> None:
 
 
 def as_batch(rows: list[tuple[Any, ...]], target: pa.Schema) -> pa.RecordBatch:
+    """Rows as drivers give them. Raises PipelineError, naming the column of a value that has another type."""
     columns = zip(*rows, strict=True)
-    arrays = [_array(list(values), field.type) for values, field in zip(columns, target, strict=True)]
+    arrays = [_array(list(values), field) for values, field in zip(columns, target, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=target)
 
 
-def _array(values: list[Any], type_: pa.DataType) -> pa.Array:
-    if pa.types.is_timestamp(type_) and any(isinstance(value, str) for value in values):  # SQLite's times are texts
+_UNREADABLE = (pa.ArrowException, TypeError, OverflowError, UnicodeEncodeError)
+
+
+def _array(values: list[Any], field: pa.Field) -> pa.Array:
+    """Raises PipelineError: SQLite keeps a value of any type in any column."""
+    try:
+        return _typed(values, field.type)
+    except _UNREADABLE:
+        wrong = next(value for value in values if _is_wrong(value, field.type))
+        raise PipelineError(
+            f"A message of the database has a value in {field.name!r} that can't be read as {field.type}: it is of the "
+            f"type {type(wrong).__name__}, and was not written by delayedq. Mend or delete that row."
+        ) from None
+
+
+def _typed(values: list[Any], type_: pa.DataType) -> pa.Array:
+    if pa.types.is_timestamp(type_) and not {datetime, type(None)}.issuperset(map(type, values)):
+        # SQLite's times are texts. Arrow would take a number as microseconds since 1970.
         return pa.array(values, pa.string()).cast(pa.timestamp("us")).cast(type_)
+    if pa.types.is_integer(type_) and not {int, type(None)}.issuperset(map(type, values)):
+        raise TypeError("Arrow would cut off what is behind the point.")
     return pa.array(values, type_)
+
+
+def _is_wrong(value: Any, type_: pa.DataType) -> bool:
+    try:
+        _typed([value], type_)
+    except _UNREADABLE:
+        return True
+    return False

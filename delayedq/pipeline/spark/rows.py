@@ -7,6 +7,7 @@ annotated with. Nothing is guessed: what does not read as its type is a reason.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
@@ -55,7 +56,14 @@ def source_of(text: str, columns: Collection[str]) -> Source:
     names = tuple(dict.fromkeys(name for name, _ in parts))
     if unknown := [name for name, form in parts or [(text, "")] if name not in columns or "{" in form]:
         raise InvalidOption(f"There is no column {unknown[0]!r}; there are {', '.join(columns)}.")
+    for name, form in parts:
+        if _ATTRIBUTE.search(name) or _WIDE.search(form):
+            raise InvalidOption(f"{text!r} is not a template: a column in it has no dot, and no width above 999.")
     return Source(names, text)
+
+
+#: What a template would read as a part of the value before it, and what it would fill with too many blanks.
+_ATTRIBUTE, _WIDE = re.compile(r"[.\[]"), re.compile(r"\d{4}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +120,7 @@ def check(row: Row, recipe: Recipe) -> Checked:
     def tried[T](name: str, reads: Callable[[], T]) -> T | None:
         try:
             return reads()
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             reasons.append(f"{name}: {error}")
             return None
 
@@ -135,8 +143,15 @@ def check(row: Row, recipe: Recipe) -> Checked:
         recipe.metadata,
         None if reason else moment,
         reason,
-        json.dumps(row, default=str) if reason else None,
+        _told(row) if reason else None,
     )
+
+
+def _told(row: Row) -> str:
+    try:
+        return json.dumps(row, default=str)
+    except (ValueError, RecursionError):  # of a number of thousands of digits, or of thousands of levels
+        return json.dumps({name: f"({type(value).__name__})" for name, value in row.items()})
 
 
 def refuse(text: str, reason: str, recipe: Recipe) -> Checked:
@@ -216,8 +231,8 @@ def moment(value: Any, zone: str | None, format_: str | None = None) -> datetime
     found = _parsed(value.strip(), format_) if isinstance(value, str) else value
     if not isinstance(found, datetime):
         raise ValueError(f"is {type(value).__name__}, not a time")  # noqa: TRY004 - of the file, not of the code
-    found = _in_zone(found, zone) if found.utcoffset() is None else found
     try:
+        found = _in_zone(found, zone) if found.utcoffset() is None else found
         found.astimezone(UTC)
     except OverflowError:
         raise ValueError("is outside the range of times that can be stored") from None

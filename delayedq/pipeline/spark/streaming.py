@@ -17,7 +17,7 @@ from abc import abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -39,7 +39,7 @@ from delayedq.pipeline.spark.reading import (
 from delayedq.pipeline.spark.writing import MessageWriter, load_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
     from pyspark.sql.datasource import InputPartition
@@ -87,6 +87,22 @@ ANY_ENDED = {vendor: f"SELECT 1 FROM {ENDED} WHERE {SELECTED[vendor][ENDED]} LIM
 type Offset = dict[str, Any]
 
 _EVER = "-infinity"
+#: No moment of a checkpoint is earlier: `lateness`, of at most a year, is taken from it.
+_FIRST = datetime(2, 1, 2, tzinfo=UTC)
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _is_moment(value: object) -> bool:
+    if value == _EVER:
+        return True
+    try:
+        moment = datetime.fromisoformat(str(value))
+        return moment.utcoffset() is not None and moment.astimezone(UTC) >= _FIRST
+    except (ValueError, OverflowError):
+        return False
 
 
 def stream_reader(selection: ReadSelection, schema: StructType) -> DataSourceStreamReader:
@@ -95,7 +111,13 @@ def stream_reader(selection: ReadSelection, schema: StructType) -> DataSourceStr
 
 
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`commit` is not ours to act on: Spark leaves it out for the last batch."""
+    """`commit` is not ours to act on: Spark leaves it out for the last batch.
+
+    Offsets come from the checkpoint, a directory of JSON files that anybody may have written.
+    """
+
+    #: What an offset has, and how a value of it is known.
+    parts: ClassVar[dict[str, Callable[[object], bool]]]
 
     def __init__(self, selection: ReadSelection, schema: StructType) -> None:
         self.selection = selection
@@ -109,8 +131,29 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: ARG002, N802
         """`start` itself if nothing has ended since."""
+        self._check(start)
         with connect(self.selection.address) as connection:
             return self._next(connection, start, self._end or self._place(connection))
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Raises PipelineError if these are no offsets of such a stream."""
+        self._check(start)
+        self._check(end)
+        return [] if end["moment"] == _EVER else self._parts(start, end)
+
+    @classmethod
+    def _check(cls, offset: Offset) -> None:
+        found = offset if isinstance(offset, dict) else {}
+        for name, is_valid in cls.parts.items():
+            if not is_valid(found.get(name)):
+                raise PipelineError(
+                    f"The checkpoint was not written by a stream of such a database: its offset has no valid {name!r}. "
+                    "Restore the checkpoint, or begin with another one."
+                )
+
+    @abstractmethod
+    def _parts(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """What is read at once, of what lies between the two."""
 
     @abstractmethod
     def _place(self, connection: Connection) -> Offset:
@@ -138,6 +181,8 @@ class TransactionReader(_StreamReader):
     `moment`    when that was
     `recorded`  what is yet to be read was written after that moment
     """
+
+    parts: ClassVar = {"settled": _is_number, "next": _is_number, "moment": _is_moment, "recorded": _is_moment}
 
     def initialOffset(self) -> Offset:  # noqa: N802
         return {"settled": 0, "next": 0, "moment": _EVER, "recorded": _EVER}
@@ -168,7 +213,7 @@ class TransactionReader(_StreamReader):
         bounds = {"begun": str(span.begun), "settled": str(span.settled), "recorded": span.recorded}
         return settings(self.selection, span, **bounds)
 
-    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+    def _parts(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The first batch may be all of history; what was settled stays as it is, so its ranges need no snapshot."""
         whole = self._span(start, end)
         if start["settled"]:
@@ -194,6 +239,8 @@ class TimeSpan(IdSpan):
 class TimeReader(_StreamReader):
     """On SQLite and MySQL. An offset says up to which `moment` what ended was read."""
 
+    parts: ClassVar = {"moment": _is_moment}
+
     def initialOffset(self) -> Offset:  # noqa: N802
         return {"moment": _EVER}
 
@@ -215,7 +262,7 @@ class TimeReader(_StreamReader):
         until = min(filter(None, (self.selection.until, span.until)), default=None)
         return replace(self.selection, since=since, until=until)
 
-    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+    def _parts(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         return [self._span(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

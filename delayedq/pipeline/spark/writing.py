@@ -9,6 +9,7 @@ was cut short anywhere is just run again, with the same `load_id`.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,10 +22,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from delayedq.core.backoff import retry
-from delayedq.core.bounds import EARLIEST, KEY_LENGTH, MAX_PAYLOAD_BYTES, NAME_LENGTH
+from delayedq.core.bounds import EARLIEST, KEY_LENGTH, MAX_PAYLOAD_BYTES, NAME_LENGTH, is_storable
 from delayedq.exceptions import InvalidMessage, InvalidOption, LoadFailed
 from delayedq.pipeline.spark.connecting import arrow, connect
-from delayedq.pipeline.spark.reading import address, refuse_unknown
+from delayedq.pipeline.spark.reading import address, refuse_unknown, shown
 from delayedq.pipeline.spark.schema import OFFERS
 from delayedq.sql.dialects import DIALECTS
 
@@ -225,7 +226,7 @@ def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         return pa.repeat(pa.scalar(_DEFAULTS[field.name], field.type), batch.num_rows)
     try:
         column = batch.column(field.name).cast(field.type)
-    except pa.ArrowInvalid as error:
+    except pa.ArrowException as error:
         raise InvalidMessage(f"{field.name}: {error}") from None
     if field.name in {"priority", "max_attempts", "queue"}:
         column = pc.fill_null(column, pa.scalar(_DEFAULTS[field.name], field.type))
@@ -257,8 +258,15 @@ def _scalar(value: object, column: pa.Array) -> pa.Scalar:
 
 def _refuse(column: pa.Array, wrong: pa.Array, name: str, allowed: str) -> None:
     if pc.any(wrong).as_py():
-        example: Any = column.filter(wrong)[0].as_py()
-        raise InvalidMessage(f"{name}: {example!r:.60} is not {allowed}.")
+        raise InvalidMessage(f"{name}: {_example(column.filter(wrong)[0], name):.60} is not {allowed}.")
+
+
+def _example(value: pa.Scalar, name: str) -> str:
+    if name in {"payload", "metadata"} and pa.types.is_string(value.type):
+        return "a value"  # of which only those may know who see arguments
+    if pa.types.is_timestamp(value.type):  # Python has no years beyond 9999
+        return str(value.cast(pa.string()))
+    return repr(value.as_py())
 
 
 # Writing
@@ -284,12 +292,17 @@ class LoadOptions:
 def load_options(options: Mapping[str, str]) -> LoadOptions:
     """Raises InvalidOption, naming the option."""
     refuse_unknown(options, ("address", "load_id", "source", "max_payload_bytes", "once"))
-    load_id, size = options.get("load_id", ""), options.get("max_payload_bytes", str(MAX_PAYLOAD_BYTES))
-    if not 1 <= len(load_id) <= NAME_LENGTH:
+    load_id, source = options.get("load_id", ""), options.get("source", "")
+    size, once = options.get("max_payload_bytes", str(MAX_PAYLOAD_BYTES)), options.get("once", "false").lower()
+    if not 1 <= len(load_id) <= NAME_LENGTH or not is_storable(load_id):
         raise InvalidOption(f"load_id: 1 to {NAME_LENGTH} characters that name what is loaded, not {load_id[:40]!r}.")
-    if not size.isdecimal():
-        raise InvalidOption(f"max_payload_bytes: a number of bytes, not {size!r}.")
-    return LoadOptions(address(options), load_id, options.get("source", ""), int(size), options.get("once") == "true")
+    if not is_storable(source):
+        raise InvalidOption(f"source: a text without NUL, not {shown(source)}.")
+    if not re.fullmatch("[0-9]{1,9}", size):
+        raise InvalidOption(f"max_payload_bytes: a number of bytes, below 1,000,000,000, not {shown(size)}.")
+    if once not in {"true", "false"}:
+        raise InvalidOption(f"once: true or false, not {shown(once)}.")
+    return LoadOptions(address(options), load_id, source, int(size), once == "true")
 
 
 @dataclass(frozen=True, slots=True)
