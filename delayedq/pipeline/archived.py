@@ -126,7 +126,8 @@ def _left_over(batches: Sequence[ArchiveBatch], now: datetime) -> Iterator[Troub
 def _lost_rows(batches: Sequence[ArchiveBatch]) -> Iterator[Trouble]:
     """Rows of damaged files that were given up when the table no longer had them."""
     for batch in batches:
-        if lost := (batch.checksums or {}).get("lost"):
+        kept = batch.checksums if isinstance(batch.checksums, dict) else {}
+        if lost := kept.get("lost"):
             said = _("%(rows)s rows of the archive batch %(name)s are in neither the table nor the lake.")
             cure = _("Their files were damaged or missing. Restore the lake, or these files of it, from a backup.")
             yield Trouble("lost rows", said % {"rows": lost, "name": batch.name}, batch.deleted_at, cure)

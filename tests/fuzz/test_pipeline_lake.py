@@ -26,10 +26,13 @@ if find_spec("deltalake") is None:
 import pyarrow as pa
 from pyarrow import parquet
 
+from delayedq.core.bounds import is_storable
 from delayedq.core.errors import last_error
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.exceptions import LakeUnusable
+from delayedq.models import FinishedMessage
 from delayedq.pipeline.archived import as_ended
+from delayedq.pipeline.lake import storable
 from delayedq.pipeline.lake.columns import ARROW
 from delayedq.pipeline.lake.damage import is_readable
 from delayedq.pipeline.lake.parquet_files import Filter, as_dicts
@@ -335,3 +338,21 @@ def test_errors_of_any_form_are_a_line_that_can_be_stored(errors):
     assert message.error.isprintable()
     assert message.error.encode().decode() == message.error
     assert -(2**63) <= message.fingerprint < 2**63
+
+
+odd_texts = st.none() | st.sampled_from(["a\0b", "x" * 201, "x" * 200, "leased", "succeeded", ""])
+odd_times = st.sampled_from([None, datetime(1, 1, 1, tzinfo=UTC), NOON, NOON.replace(year=9999)])
+BY_TYPE = {pa.string(): odd_texts, SCHEMA.field("created_at").type: odd_times}
+
+
+@tried(150)
+@given(st.sampled_from(FinishedMessage._meta.concrete_fields), st.data())
+def test_a_row_that_no_table_can_hold_is_named_before_it_is_put_back(field, data):
+    name = {"outcome": "state"}.get(field.name, field.name)
+    if name in SCHEMA.names:
+        value = data.draw(BY_TYPE.get(SCHEMA.field(name).type, st.sampled_from([None, 7])))
+        with refused(LakeUnusable, f"its {name} "):
+            storable.check("lake", pa.Table.from_pylist([row(1), row(2) | {name: value}], ARROW))
+            assert value is not None or field.null
+            assert not isinstance(value, str) or (is_storable(value) and len(value) <= (field.max_length or 999))
+            assert not isinstance(value, datetime) or value.year >= 1000

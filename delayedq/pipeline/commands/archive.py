@@ -34,9 +34,10 @@ from django.db import DatabaseError, IntegrityError, connections, transaction
 from django.db.models import OuterRef, Q
 
 from delayedq.conf import get_settings
+from delayedq.core.bounds import NAME_LENGTH, is_storable
 from delayedq.core.instants import instant
 from delayedq.core.masking import MASKED
-from delayedq.exceptions import ArchiveBusy, ArchiveFailed
+from delayedq.exceptions import ArchiveBusy, ArchiveFailed, LakeUnusable
 from delayedq.flows.rules import number_of, numbers
 from delayedq.models import FinishedMessage, Flow, FlowStep, RecordedStep
 from delayedq.pipeline import books
@@ -51,7 +52,7 @@ from delayedq.pipeline.spark.session import READ_ERRORS
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from django.db.models import QuerySet
@@ -106,6 +107,8 @@ class SideRows:
     def restore(self, ids: Sequence[int]) -> None:
         """Within the transaction that puts these messages back: their recorded steps, unless they were masked."""
         found = RecordedSteps(self._lake).rows(self._source, ids)
+        for row in found:
+            _check_step(row)
         names = [name for name in RecordedSteps.columns if name != "kind"]
         found.sort(key=lambda row: row["recorded_at"])
         steps = [RecordedStep(**{name: row[name] for name in names}) for row in found if row["result"] != MASKED]
@@ -126,6 +129,16 @@ class SideRows:
     def _step_row(self, row: dict[str, Any]) -> dict[str, Any]:
         masked = {"result": MASKED} if row["kind"] in self._masked else {}
         return {name: row[name] for name in RecordedSteps.columns} | masked
+
+
+def _check_step(row: Mapping[str, Any]) -> None:
+    """Raises LakeUnusable: with `ignore_conflicts`, MySQL would cut what is too long, and pass over NULL."""
+    empty = [name for name in RecordedSteps.columns if name != "kind" and row[name] is None]
+    if empty or len(row["name"]) > NAME_LENGTH or not is_storable(row["name"] + row["result"]):
+        raise LakeUnusable(
+            f"A recorded step of message {row['message_id']} was not written by delayedq, and can't be put back: "
+            + (f"its {empty[0]} is NULL." if empty else "it has a NUL in it, or too long a name.")
+        )
 
 
 def _of_a_step(row: FlowStep) -> dict[str, Any]:
@@ -513,8 +526,15 @@ class Archiving:
 
 
 def booked(batch: ArchiveBatch) -> Checksums:
-    """What its files held when they were verified."""
-    return Checksums(**{name: (batch.checksums or {})[name] for name in Checksums._fields})
+    """What its files held when they were verified. Raises ArchiveFailed if the books say something else."""
+    kept = batch.checksums if isinstance(batch.checksums, dict) else {}
+    given = Checksums(**{name: kept.get(name) for name in Checksums._fields})  # type: ignore[arg-type]
+    if not all(type(value) is type(usual) for value, usual in zip(given, Checksums(), strict=True)):
+        raise ArchiveFailed(
+            f"The books of batch {batch.name} say no checksums that delayedq has written: restore its row of "
+            "delayedq_pipeline_archivebatch from a backup of the database."
+        )
+    return given
 
 
 def _cutoff(cutoff: datetime, batch_rows: int) -> datetime | None:

@@ -9,7 +9,6 @@ that they are in both. The archive compares them with the lake's, and deletes th
 from __future__ import annotations
 
 from collections import Counter
-from itertools import batched
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -24,6 +23,9 @@ from delayedq.models import FinishedMessage, Message
 from delayedq.pipeline import books
 from delayedq.pipeline.archived import as_ended
 from delayedq.pipeline.commands.archive import SideRows
+from delayedq.pipeline.lake import storable
+from delayedq.pipeline.lake.columns import ARROW
+from delayedq.pipeline.lake.parquet_files import as_dicts
 from delayedq.pipeline.lake.rows import WantedRows, read
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ def run_restore(pipeline: WithoutSpark, options: Options) -> None:
     """Put rows back. Raises InvalidOption, LakeUnusable."""
     snapshot, source = pipeline.table.snapshot(), books.source_of(pipeline.store.alias)
     wanted = _wanted(options, snapshot, source)
-    rows = _last_ends(read(pipeline.table, wanted.files(snapshot), wanted))
+    rows = _last_ends(_checked(pipeline, read(pipeline.table, wanted.files(snapshot), wanted)))
     _check_ids(options["ids"], rows)
     counts = _restored(pipeline, rows)
     pipeline.tell(f"{_count(rows):,} messages of the lake: {counts['restored']:,} are in the history table again.")
@@ -75,6 +77,12 @@ def _wanted(options: Options, snapshot: Snapshot, source: str) -> WantedRows:
     if until is not None and until <= since:
         raise InvalidOption(f"--until, {until}, is not later than --since, {since}.")
     return WantedRows(since, until, values)
+
+
+def _checked(pipeline: WithoutSpark, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    for table in tables:
+        storable.check(pipeline.table.path, table)
+        yield table
 
 
 def _last_ends(tables: Iterable[pa.Table]) -> list[pa.Table]:
@@ -128,7 +136,7 @@ def _restored(pipeline: WithoutSpark, tables: Sequence[pa.Table]) -> Counter[str
     batches: set[int] = set()
     side_rows = SideRows(pipeline.store, pipeline.table.path, books.source_of(pipeline.store.alias))
     with transaction.atomic(using=pipeline.store.alias):
-        for page in batched(_rows(tables), INSERTED_AT_ONCE):
+        for page in _pages(pipeline.table.path, tables):
             ids = [row["id"] for row in page]
             there, live = _known(ids)
             fresh = [row for row in page if row["id"] not in there and row["id"] not in live]
@@ -148,10 +156,10 @@ def _known(ids: list[int]) -> tuple[set[int], set[int]]:
     return {id_ for id_, is_ended in found if is_ended}, {id_ for id_, is_ended in found if not is_ended}
 
 
-def _rows(tables: Iterable[pa.Table]) -> Iterator[dict[str, Any]]:
-    for table in tables:
-        for first in range(0, table.num_rows, INSERTED_AT_ONCE):
-            yield from table.slice(first, INSERTED_AT_ONCE).to_pylist()
+def _pages(root: str, tables: Sequence[pa.Table]) -> Iterator[list[dict[str, Any]]]:
+    rows = pa.concat_tables(tables) if tables else ARROW.empty_table()
+    for first in range(0, rows.num_rows, INSERTED_AT_ONCE):
+        yield as_dicts(root, rows.slice(first, INSERTED_AT_ONCE))
 
 
 def _tell_of_pruning(pipeline: WithoutSpark, tables: Sequence[pa.Table]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 from pyarrow import parquet
 
+from delayedq.core.instants import instant
 from delayedq.exceptions import LakeUnusable
 
 if TYPE_CHECKING:
@@ -51,12 +52,24 @@ def read(root: str, store: FileSystem, path: str, schema: pa.Schema, wanted: Fil
 def as_dicts(root: str, rows: pa.Table) -> list[dict[str, Any]]:
     """The rows as Python has them. Raises LakeUnusable for times that it lacks: before the year 1 and after 9999."""
     try:
-        return rows.to_pylist()  # type: ignore[no-any-return]
+        return _dicts(rows)
     except (ValueError, OverflowError) as error:
         raise LakeUnusable(
             f"The lake at {root} has a row with a time outside the years 1 to 9999, which delayedq has not written: "
             f"{error}. `delayedq.history.read` shows it."
         ) from error
+
+
+def _dicts(rows: pa.Table) -> list[dict[str, Any]]:
+    """As `to_pylist`, to which a time takes 4 microseconds, and a number a twentieth of that."""
+    times = [field.name for field in rows.schema if pa.types.is_timestamp(field.type)]
+    as_numbers = [pa.field(field.name, pa.int64() if field.name in times else field.type) for field in rows.schema]
+    found: list[dict[str, Any]] = rows.cast(pa.schema(as_numbers)).to_pylist()
+    for row in found:
+        for name in times:
+            if (micros := row[name]) is not None:
+                row[name] = instant(micros)
+    return found
 
 
 def _group(file: parquet.ParquetFile, number: int, schema: pa.Schema, wanted: Filter | None) -> pa.Table:

@@ -105,7 +105,8 @@ class SideTable(LakeTable):
 
     def rows(self, source: str, ids: Collection[int]) -> list[dict[str, Any]]:
         """Those of this database with these ids; none without a table. Raises LakeUnusable."""
-        return self._rows(self.snapshot(), source, ids) if ids and self.exists() else []
+        table = self._newest() if ids else None
+        return [] if table is None else self._rows(Snapshot(table, table.version(), ()), source, ids)
 
     def add(self, source: str, batch: int, rows: Sequence[Row]) -> int:
         """Add those of these rows that are not there, and read all of them back; returns how many were added.

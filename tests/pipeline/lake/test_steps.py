@@ -15,6 +15,7 @@ from django.db import connections
 from delayedq import history
 from delayedq.core.errors import last_error, with_error
 from delayedq.models import FinishedMessage
+from delayedq.pipeline.books import source_of
 from delayedq.pipeline.lake.side_table import RecordedSteps
 from delayedq.pipeline.models import ArchiveBatch
 from delayedq.store.protocol import Offer
@@ -120,6 +121,64 @@ def test_bad_input_is_one_sentence_and_nothing_is_restored(moved, run, arguments
     with pytest.raises(CommandError, match=message):
         run("restore", *arguments)
     assert ids_of_table() == set()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"payload": None}, "its payload is NULL"),
+        ({"id": None}, "its id is NULL"),
+        ({"finished_at": None}, "its finished_at is NULL"),
+        ({"queue": "x" * 201}, "its queue has more than 200 characters"),
+        ({"result": "a\0b"}, "its result has a NUL in it"),
+        ({"state": "leased"}, "its state is none of succeeded"),
+        ({"created_at": datetime(1, 1, 1, tzinfo=UTC)}, "its created_at is not a time of the years 1000 to 9999"),
+    ],
+)
+def test_a_row_that_others_have_written_is_named_and_nothing_is_restored(store, table, run, changes, said):
+    source = source_of(store.alias)
+    rows = [row(1), row(2) | changes]
+    assert table.publish(table.snapshot(), source, 1, without_bounds(write(table, "theirs", own(rows, source))))
+    with pytest.raises(CommandError, match=f"can't be put back: {said}.*Nothing was restored"):
+        run("restore", "--batch", 1)
+    assert ids_of_table() == set()
+
+
+def own(rows, source):
+    return [one | {"batch": 1, "source": source} for one in rows]
+
+
+def without_bounds(files):
+    """As other engines may write them."""
+    return [file._replace(least={}, most={}, nulls={}) for file in files]
+
+
+@ONE_STORE
+def test_errors_of_another_form_are_put_back_as_they_are(store, table, run):
+    forms = ["{}", "7", "[7]", "no JSON", '"\\ud800"']
+    forms += ['[{"attempt":1,"message":{"a":[]}}]', '[{"attempt":1,"message":NaN}]']
+    archive(table, [finished(number, outcome="failed", errors=text) for number, text in enumerate(forms)])
+    run("restore", "--batch", 1)
+    assert [one["errors"] for one in columns()] == forms
+    assert [one["error"] for one in columns()] == [last_error(text).error for text in forms]
+
+
+@ONE_STORE
+@pytest.mark.parametrize("changes", [{"recorded_at": None}, {"name": "x" * 201}, {"result": "a\0b"}, {"result": None}])
+def test_a_step_that_others_have_written_is_named_and_nothing_is_restored(moved, run, table, store, changes):
+    step = {"message_id": 2, "kind": "k", "generation": 0, "name": "n", "result": "7", "recorded_at": NOW}
+    RecordedSteps(table.path).add(source_of(store.alias), 1, [step | changes])
+    with pytest.raises(CommandError, match=r"A recorded step of message 2 .* put back.*Nothing was restored"):
+        run("restore", "--batch", 1)
+    assert ids_of_table() == set()
+
+
+@ONE_STORE
+def test_ids_of_more_than_64_bits_are_refused_or_not_found(moved, run, table):
+    with pytest.raises(CommandError, match="18446744073709551616' is no id"):
+        run("restore", "--ids", f"1,{2**64}")
+    assert history.find(id=2**64, lake=table.path) == ([], True)
+    assert history.find(key="\ud800", lake=table.path) == ([], True)
 
 
 @ONE_STORE
