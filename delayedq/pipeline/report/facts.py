@@ -223,14 +223,20 @@ def _failures() -> Column:
     return F.when(F.col("errors").isNotNull(), F.transform(charged, _failure))
 
 
+#: No attempt takes longer, in seconds: what says so was not written by a worker.
+_LONGEST = 100 * _RECENT
+
+
 def _failure(record: Column) -> Column:
+    # Infinite, or no number: neither has a bin of a sketch.
+    seconds = F.when(record.seconds.between(0, _LONGEST), record.seconds)
     ended = F.unix_micros(F.try_to_timestamp(record.failed_at)) / _MILLIONTHS
     return F.struct(
         record.attempt.alias("attempt"),
         record.exception.alias("exception"),
-        (ended - record.seconds).alias("began"),
+        (ended - seconds).alias("began"),
         ended.alias("ended"),
-        record.seconds.alias("run"),
+        seconds.alias("run"),
     )
 
 

@@ -252,6 +252,10 @@ class ReportPeriod(NamedTuple):
     traffic: Traffic
 
 
+#: In erlangs. More comes from rows that no worker has written, and would be calculated for hours.
+_MOST_LOAD = 100_000
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """For one queue, or ALL of them. Loads in erlangs; `low` and `high` bound `threads` by chance, if that is known."""
@@ -268,6 +272,7 @@ class Plan:
 def plans(offered: Sequence[Row], window: Window, target: Target) -> list[Plan]:
     """One for ALL, and one for each queue if there are several, from the rows of `analytics.offered`."""
     by_queue: dict[str, list[Row]] = defaultdict(list)
+    offered = [row for row in offered if row["work"] / window.length(row["period"]) <= _MOST_LOAD]
     for row in offered:
         by_queue[str(row["queue"])].append(row)
     together = [_plan(ALL, _added(offered), window, target)] if len(by_queue) > 1 else []
@@ -407,6 +412,10 @@ def measure(
     )
 
 
+#: The first and the last second that Python knows, since 1970.
+_YEAR_1, _YEAR_9999 = -62_135_596_800, 253_402_300_799
+
+
 def span(messages: DataFrame) -> tuple[datetime, datetime] | None:
     """From the first arrival to just after the last end, in whole seconds; None if no message has ended."""
     ends = messages.where(F.col("finished_at").isNotNull()).select(
@@ -415,4 +424,5 @@ def span(messages: DataFrame) -> tuple[datetime, datetime] | None:
     row = ends.first()
     if row is None or row["last"] is None:
         return None
-    return moment(row["first"] // 1_000_000), moment(row["last"] // 1_000_000 + 1)
+    first, last = row["first"] // 1_000_000, row["last"] // 1_000_000 + 1
+    return moment(max(first, _YEAR_1)), moment(min(last, _YEAR_9999))
