@@ -507,10 +507,11 @@ def _array(values: list[Any], field: pa.Field) -> pa.Array:
     try:
         return _typed(values, field.type)
     except _UNREADABLE:
-        wrong = next(value for value in values if _is_wrong(value, field.type))
+        wrong = [value for value in values if _is_wrong(value, field.type)][:1] or values
+        types = " or ".join(sorted({type(value).__name__ for value in wrong}))
         raise PipelineError(
             f"A message of the database has a value in {field.name!r} that can't be read as {field.type}: it is of the "
-            f"type {type(wrong).__name__}, and was not written by delayedq. Mend or delete that row."
+            f"type {types}, and was not written by delayedq. Mend or delete that row."
         ) from None
 
 
