@@ -262,7 +262,7 @@ def _refuse(column: pa.Array, wrong: pa.Array, name: str, allowed: str) -> None:
 
 
 def _example(value: pa.Scalar, name: str) -> str:
-    if name in {"payload", "metadata"} and pa.types.is_string(value.type):
+    if name in {"payload", "metadata"} and value.is_valid and pa.types.is_string(value.type):
         return "a value"  # of which only those may know who see arguments
     if pa.types.is_timestamp(value.type):  # Python has no years beyond 9999
         return str(value.cast(pa.string()))
