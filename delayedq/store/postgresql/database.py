@@ -234,7 +234,6 @@ def _numbered(statement: str) -> tuple[str, Sequence[str]]:
 #: Whether these connections of psycopg have one session of the server for themselves, as far as that was asked.
 _DIRECT: WeakKeyDictionary[psycopg.Connection[Any], bool] = WeakKeyDictionary()
 
-
 #: For so many seconds a session keeps the plans of prepared statements.
 PLANS_LAST = 1.0
 #: When these connections were asked for a prepared statement last, and when their plans began.
@@ -373,9 +372,8 @@ class PostgreSQLDatabase(Database):
             return False
         if now - _PLANNED.setdefault(raw, now) >= PLANS_LAST:
             _PLANNED[raw] = now
-            with (
-                self.connection.wrap_database_errors
-            ):  # Django's cursor would say that the task has changed its session
+            # By a cursor of Django's, the task would be taken for one that has changed its session.
+            with self.connection.wrap_database_errors:
                 raw.execute(sql.DISCARD_PLANS)
         return True
 
