@@ -106,10 +106,12 @@ def test_an_end_that_can_not_be_stored_takes_along_what_it_wrote(claimed):
 
 
 def test_it_costs_no_savepoint(claimed, connection):
-    message = claimed(write)
-    with CaptureQueriesContext(connection) as captured:
-        run(message)
-    assert [query["sql"] for query in captured if "SAVEPOINT" in query["sql"]] == []
+    """Nor if its end is prepared, as on PostgreSQL that of the second is: Django logs its text all the same."""
+    for _ in range(2):
+        message = claimed(write)
+        with CaptureQueriesContext(connection) as captured:
+            run(message)
+        assert [query["sql"] for query in captured if "SAVEPOINT" in query["sql"]] == []
 
 
 # The lease

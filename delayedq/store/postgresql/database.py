@@ -9,7 +9,7 @@ import time
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -216,9 +216,16 @@ class _PreparingCursor(psycopg.RawCursor[Any]):
         numbered, names = _numbered(query)
         before, self.connection.prepare_threshold = self.connection.prepare_threshold, 0
         try:
-            return super().execute(numbered, [params[name] for name in names], prepare=True, binary=True)
+            super().execute(numbered, [params[name] for name in names], prepare=True, binary=True)
         finally:
             self.connection.prepare_threshold = before
+        # Of a prepared statement psycopg keeps no text, which Django before 6.1 logs as None.
+        self._query = _Executed(numbered.encode())  # type: ignore[assignment]
+        return self
+
+
+class _Executed(NamedTuple):
+    query: bytes
 
 
 @cache
