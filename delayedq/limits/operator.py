@@ -128,7 +128,8 @@ def why_limited(store: Store, message: Message, name: str, now: datetime) -> Ite
             "start."
         )
         yield blocked % {"limit": own, "id": head.message_id, "when": both(head.due_at, now)}
-    if before := _before(store, message, name, now):
+    id_ = channel_id(message.queue, message.kind, name)
+    if before := waiting_before(store, id_, message, now, MOST_WAITING):
         yield _said_before(before, name)
 
 
@@ -153,11 +154,6 @@ def _head(store: Store, message: Message, name: str) -> ChannelMessage | None:
 
 def _is_strict(queue: str, kind: str) -> bool:
     return rules_here(queue, kind).is_strict
-
-
-def _before(store: Store, message: Message, name: str, now: datetime) -> int:
-    """How many messages of its channel are due and come before it."""
-    return waiting_before(store, channel_id(message.queue, message.kind, name), message, now, MOST_WAITING)
 
 
 def terms_of(limit: Limit) -> str:

@@ -31,8 +31,8 @@ logger = logging.getLogger("delayedq")
 
 #: Statements that change the session for longer than a transaction, or may do so, and functions that do.
 _STATEMENT = re.compile(
-    r"\s*(SET(?!\s+(LOCAL|CONSTRAINTS|TRANSACTION|STATEMENT)\b)|RESET|DISCARD|DEALLOCATE|LISTEN|BEGIN|START|PREPARE|DECLARE|USE"
-    r"|LOCK\s+TABLES|ATTACH|PRAGMA\s+\w+\s*=|CREATE\s+((LOCAL|GLOBAL)\s+)?TEMP|DO\b|CALL\b)",
+    r"\s*(SET(?!\s+(LOCAL|CONSTRAINTS|TRANSACTION|STATEMENT)\b)|RESET|DISCARD|DEALLOCATE|LISTEN|BEGIN|START"
+    r"|PREPARE|DECLARE|USE|LOCK\s+TABLES|ATTACH|PRAGMA\s+\w+\s*=|CREATE\s+((LOCAL|GLOBAL)\s+)?TEMP|DO\b|CALL\b)",
     re.IGNORECASE,
 )
 _FUNCTIONS = ("set_config(", "advisory_lock", "get_lock(")

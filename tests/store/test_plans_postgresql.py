@@ -212,7 +212,7 @@ def test_its_plan_does_not_outlive_the_time_when_the_table_was_empty(
     fill(table, -20_000, 0)
     done = claim(store, 1)
 
-    monkeypatch.setitem(database._PLANNED, connection.connection, -inf)
+    monkeypatch.setattr(database._USES[connection.connection], "planned_at", -inf)
     read = "SELECT seq_tup_read FROM pg_stat_xact_user_tables WHERE relname = 'delayedq_message'"
     with transaction.atomic(using=connection.alias), connection.cursor() as cursor:
         cursor.execute(read)

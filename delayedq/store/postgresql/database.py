@@ -7,8 +7,10 @@ import secrets
 import struct
 import time
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
+from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
@@ -238,14 +240,23 @@ def _numbered(statement: str) -> tuple[str, Sequence[str]]:
     return numbered.replace("%%", "%"), [*names]
 
 
-#: Whether these connections of psycopg have one session of the server for themselves, as far as that was asked.
-_DIRECT: WeakKeyDictionary[psycopg.Connection[Any], bool] = WeakKeyDictionary()
-
 #: For so many seconds a session keeps the plans of prepared statements.
 PLANS_LAST = 1.0
-#: When these connections were asked for a prepared statement last, and when their plans began.
-_ASKED: WeakKeyDictionary[psycopg.Connection[Any], float] = WeakKeyDictionary()
-_PLANNED: WeakKeyDictionary[psycopg.Connection[Any], float] = WeakKeyDictionary()
+
+
+@dataclass(slots=True)
+class _Use:
+    """Of a connection by statements that would be prepared: when it was asked last, and when its plans began.
+
+    is_direct: whether it has one session of the server for itself; None: that was not asked.
+    """
+
+    asked_at: float = -inf
+    planned_at: float | None = None
+    is_direct: bool | None = None
+
+
+_USES: WeakKeyDictionary[psycopg.Connection[Any], _Use] = WeakKeyDictionary()
 
 
 def _let_go(session: BaseDatabaseWrapper) -> None:
@@ -359,30 +370,30 @@ class PostgreSQLDatabase(Database):
             rows: list[tuple[Any, ...]] = cursor.fetchall() if cursor.description else []
         return rows
 
-    def _is_direct(self) -> bool:
-        """Whether no pooler is in between, which may give the next transaction another session. A pooler tells its
-        clients a number of its own, and not that of the process that serves them.
-        """
-        self.connection.ensure_connection()
-        raw = self.connection.connection
-        known = _DIRECT.get(raw)
-        if known is None:
-            known = _DIRECT[raw] = raw.info.backend_pid == self.rows(sql.SESSION)[0][0]
-        return known
-
     def _prepares(self) -> bool:
         """Whether the connection is asked often, and has a session for itself. Old plans of that are forgotten."""
         self.connection.ensure_connection()
         raw, now = self.connection.connection, time.monotonic()
-        before, _ASKED[raw] = _ASKED.get(raw), now
-        if before is None or now - before >= PLANS_LAST or not self._is_direct():
+        use = _USES.setdefault(raw, _Use())
+        before, use.asked_at = use.asked_at, now
+        if now - before >= PLANS_LAST or not self._is_direct(use):
             return False
-        if now - _PLANNED.setdefault(raw, now) >= PLANS_LAST:
-            _PLANNED[raw] = now
+        if use.planned_at is None:
+            use.planned_at = now
+        elif now - use.planned_at >= PLANS_LAST:
+            use.planned_at = now
             # By a cursor of Django's, the task would be taken for one that has changed its session.
             with self.connection.wrap_database_errors:
                 raw.execute(sql.DISCARD_PLANS)
         return True
+
+    def _is_direct(self, use: _Use) -> bool:
+        """Whether no pooler is in between, which may give the next transaction another session. A pooler tells its
+        clients a number of its own, and not that of the process that serves them.
+        """
+        if use.is_direct is None:
+            use.is_direct = self.connection.connection.info.backend_pid == self.rows(sql.SESSION)[0][0]
+        return use.is_direct
 
     def _batch_cursor(self, kind: type[psycopg.Cursor[Any]] = _BatchCursor) -> CursorWrapper:
         cursor = self.connection.cursor()
