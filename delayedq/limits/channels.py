@@ -17,6 +17,7 @@ from delayedq.limits.requests import (
     ChannelClaim,
     ChannelRequest,
     ClaimContext,
+    Coming,
     Events,
     Lease,
     Notice,
@@ -191,13 +192,6 @@ NOTHING = Events(())
 
 #: Seconds for which `claim_at_last` asks again.
 PATIENCE = 1.0
-
-
-class Coming(NamedTuple):
-    """Is there something to do in channels now; and when is the first of those that rest looked at again?"""
-
-    is_now: bool
-    rests_until: datetime | None
 
 
 class Channels(ABC):

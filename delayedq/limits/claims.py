@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         ChannelState,
         ChannelView,
         ClaimContext,
+        Coming,
         Dealt,
         Rules,
         ScopeState,
@@ -81,6 +82,8 @@ class ChannelTurn:
         self._named: set[int] = set()
         self._running: Counter[str] = Counter()
         self._claimed: list[Claimed] = []
+        #: What is to be done in all channels, if it is known since the last write.
+        self._coming: Coming | None = None
         #: Seconds after which it is worth to ask again.
         self._again: list[float] = []
 
@@ -107,8 +110,10 @@ class ChannelTurn:
         return [(group, rules) for group, rules in given if rules is not None and not isinstance(rules, ForeignRules)]
 
     def _due_in(self) -> float | None:
-        if 0.0 not in self._again and (first := self._channels.coming().rests_until) is not None:
-            self._again.append(max(0.0, (first - self._now).total_seconds()))
+        if 0.0 not in self._again:
+            first = (self._coming or self._channels.coming()).rests_until
+            if first is not None:
+                self._again.append(max(0.0, (first - self._now).total_seconds()))
         return min(self._again, default=None)
 
     # What the channels of a group share
@@ -166,9 +171,11 @@ class ChannelTurn:
     # Its channels
 
     def _serve(self, group: ServedGroup, rules: Rules) -> None:
+        self._coming = None
         room = self._shared_room(rules)
         asked = self._asked(group, rules, room.places)
         if is_plain(asked, rules) and group.id not in self._named and (dealt := self._dealt(asked, rules)):
+            self._coming = dealt.coming
             self._keep(asked.group, rules, dealt)
             return
         looks = self._look(asked)

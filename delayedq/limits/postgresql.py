@@ -10,15 +10,15 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from delayedq.limits.channels import KEPT, MOST_NOTICES, MOST_RISING, SURROUNDINGS, Channels
+from delayedq.limits.channels import COMING, KEPT, MOST_NOTICES, MOST_RISING, SURROUNDINGS, Channels
 from delayedq.limits.offers import told_of
-from delayedq.limits.requests import ChannelState, ChannelView, Dealt, Running
+from delayedq.limits.requests import ChannelState, ChannelView, Coming, Dealt, Running
 from delayedq.limits.room import FIRST_SECONDS, LEAST_SECONDS, LOCKED, MOST_VISITED, SHORT_SECONDS
 from delayedq.limits.rules import HEAD
 from delayedq.sql.priority import BOUNDARY, LIMITED
 from delayedq.store.feature import concerned
-from delayedq.store.postgresql.database import numbers, of_finishes, of_lease, texts
-from delayedq.store.postgresql.sql import CLAIMED, FINISH, LEASE, MESSAGE, NOW, expired, free
+from delayedq.store.postgresql.database import FEW, Given, numbers, of_finishes, of_lease, texts
+from delayedq.store.postgresql.sql import CLAIMED, FINISH, FINISH_ONE, LEASE, MESSAGE, NOW, expired, free
 from delayedq.store.postgresql.store import ended_of
 from delayedq.store.protocol import Claimed, Finish, Settled
 
@@ -427,6 +427,9 @@ def deal(*, in_pairs: bool) -> str:
 class PostgreSQLChannels(Channels):
     database: PostgreSQLDatabase
 
+    def coming(self) -> Coming:
+        return _coming(self.database.prepared(COMING, {}))
+
     def lock(self) -> datetime | None:
         moment: datetime | None = self.database.rows(LOCK)[0][0]
         return moment
@@ -442,9 +445,9 @@ class PostgreSQLChannels(Channels):
         finishes = [one for one in transitions if isinstance(one, Finish)]
         if len(finishes) < len(transitions) or any(one.may_offer for one, _ in concerned(finishes)):
             return super()._settle_and_lock(transitions, limited, request)
-        rows, ((moment, *_),), told = self.database.batches(
-            (FINISH, of_finishes(finishes)), (LOCK, {}), lambda: told_of(limited, Settled())
-        )
+        end = Given(FINISH_ONE if len(finishes) == 1 else FINISH, of_finishes(finishes), len(finishes) <= FEW)
+        lock = Given(LOCK, {}, may_prepare=True)
+        rows, ((moment, *_),), told = self.database.batches(end, lock, lambda: told_of(limited, Settled()))
         settled = self.store.followed(transitions, ended_of(finishes, rows), request.worker)
         return settled, moment, told_of(limited, settled) if any(settled[:3]) else told
 
@@ -470,11 +473,12 @@ class PostgreSQLChannels(Channels):
     def deal(self, asked: ChannelQuery, limit: Limit, request: ChannelRequest) -> Dealt:
         given = {"group": asked.group.id, "most": asked.most, "room": asked.room}
         parameters = {**given, "concurrency": limit.concurrency, "weight": limit.weight, **_leased(request)}
-        rows = self.database.prepared(deal(in_pairs=asked.in_pairs), parameters)
+        dealing = Given(deal(in_pairs=asked.in_pairs), parameters, may_prepare=True)
+        rows, coming, _ = self.database.batches(dealing, Given(COMING, {}, may_prepare=True), lambda: None)
         ended, is_more = rows[0][:2]
         chosen = {id_: name for _, _, name, id_, *_ in rows if id_ is not None}
         claimed = [Claimed._make(row[4:]) for row in rows if row[4] is not None]
-        return Dealt(chosen, claimed, is_more, ended)
+        return Dealt(chosen, claimed, is_more, ended, _coming(coming))
 
     def first_due(self, most: Mapping[int, int], now: datetime) -> Iterable[tuple[int, int]]:  # noqa: ARG002
         parameters = {"channels": numbers(most), "most": numbers(most.values())}
@@ -495,6 +499,11 @@ class PostgreSQLChannels(Channels):
             "ready_at": _moments([one.ready_at for one in start.channels]),
         }
         self.database.batch(KEEP, {**_kept(start), **rest})
+
+
+def _coming(rows: Sequence[tuple[Any, ...]]) -> Coming:
+    ((notices, ready, until),) = rows
+    return Coming(notices or ready, until)
 
 
 def _leased(request: ChannelRequest) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from functools import partial
 from math import inf
 
 import pytest
-from django.db import transaction
+from django.db import ProgrammingError, transaction
 
 from delayedq.store.postgresql import database
 from delayedq.store.protocol import ClaimRequest, Lane
@@ -60,13 +60,23 @@ def fill(table, first, last, *, unit="second", priority=0, key="'key-' || n"):
 
 
 class Plan:
-    """How a verb's statement was carried out: the nodes that were executed, and how many blocks it touched."""
+    """How a verb's statement was carried out: the nodes that were executed, and how many blocks it touched.
 
-    def __init__(self, connection, act):
+    any_values: by the plan that the server makes of a prepared statement.
+    """
+
+    def __init__(self, connection, act, *, any_values=False):
         sql, parameters = _sent(connection, act)
         with undone(connection.alias), connection.cursor() as cursor:
+            if any_values:
+                numbered, names = database._numbered(sql)
+                cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+                cursor.execute(f"PREPARE verb AS {numbered}", None)
+                sql, parameters = f"EXECUTE verb ({', '.join(['%s'] * len(names))})", [parameters[n] for n in names]
             cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", parameters)
             answer = cursor.fetchone()[0]
+            if any_values:
+                cursor.execute("DEALLOCATE verb")
         explained = (json.loads(answer) if isinstance(answer, str) else answer)[0]["Plan"]
         self.blocks = explained["Shared Hit Blocks"] + explained["Shared Read Blocks"]
         self.nodes = [node for node in _nodes(explained) if node["Actual Loops"]]
@@ -127,12 +137,18 @@ def verbs(store, batch=5):
     }
 
 
+def ways(name, number):
+    """In which ways this verb is planned for so many messages."""
+    return [False, True] if name in {"claim", "finish", "settle_and_claim"} and number <= database.FEW else [False]
+
+
 def assert_by_index(store, connection, blocks, batch=5):
     for name, (act, indexes) in verbs(store, batch).items():
-        plan = Plan(connection, act)
-        assert not plan.scanned, f"{name} reads {plan.scanned} from end to end"
-        assert plan.indexes == indexes, f"{name} uses {plan.indexes}"
-        assert plan.blocks < blocks, f"{name} touches {plan.blocks} blocks"
+        for any_values in ways(name, batch):
+            plan = Plan(connection, act, any_values=any_values)
+            assert not plan.scanned, f"{name} reads {plan.scanned} from end to end"
+            assert plan.indexes == indexes, f"{name} uses {plan.indexes}"
+            assert plan.blocks < blocks, f"{name} touches {plan.blocks} blocks"
 
 
 # Few, new and many messages
@@ -140,9 +156,12 @@ def assert_by_index(store, connection, blocks, batch=5):
 
 def test_every_verb_touches_a_few_blocks_of_a_small_table(store, connection, table):
     fill(table, -9, 0)
-    assert {
-        name: plan.blocks for name, act in verbs(store).items() if (plan := Plan(connection, act[0])).blocks > 80
-    } == {}
+    blocks = {
+        (name, any_values): Plan(connection, act, any_values=any_values).blocks
+        for name, (act, _) in verbs(store).items()
+        for any_values in ways(name, 5)
+    }
+    assert {name: number for name, number in blocks.items() if number > 80} == {}
 
 
 def test_every_verb_goes_by_index_on_a_table_that_was_analysed_when_empty(store, connection, table):
@@ -161,28 +180,39 @@ def test_every_verb_goes_by_index_on_a_table_that_was_full_and_is_vacuumed(store
     assert_by_index(store, connection, 200)
 
 
-def test_a_batch_is_planned_for_its_length_though_the_connection_prepares_statements(store, connection, monkeypatch):
+@pytest.mark.parametrize(("few", "plans"), [(3, []), (4, [(5, 2)])])
+def test_a_batch_of_many_is_planned_for_its_length_and_one_of_few_is_not(store, connection, monkeypatch, few, plans):
+    """Even if the connection prepares all statements. The first is not prepared, as it may be the only one."""
+    connection.close()
     connection.ensure_connection()
     monkeypatch.setattr(connection.connection, "prepare_threshold", 0)
+    monkeypatch.setattr(database, "PLANS_LAST", inf)
+    monkeypatch.setattr(database, "FEW", few)
     store.at(NOW).offer_many([message(key=None) for _ in range(40)])
     done = claim(store, 4)
-    for _ in range(8):
+    for _ in range(7):
         store.at(NOW).renew([(claimed.id, claimed.token) for claimed in done], LEASE)
         done = (
             store.at(NOW)
             .settle_and_claim([succeed(claimed) for claimed in done], ClaimRequest([LANE], 4, LEASE, "w"))
             .claimed
         )
+    assert ends_planned(connection) == plans
+
+
+def ends_planned(connection):
+    """How often the prepared statements that end messages were planned for their values, and how often not."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT statement FROM pg_prepared_statements WHERE statement LIKE '%%unnest%%'")
-        assert cursor.fetchall() == []
+        cursor.execute(
+            "SELECT custom_plans, generic_plans FROM pg_prepared_statements "
+            "WHERE NOT from_sql AND statement LIKE '%%DELETE FROM delayedq_message%%'"
+        )
+        return cursor.fetchall()
 
 
 @pytest.fixture
 def ends_by_themselves(store, connection, monkeypatch):
-    """Ends messages one by one, as exactly-once tasks do: the first is not prepared. How often the others were planned
-    for their values, and how often not.
-    """
+    """Ends messages one by one, as exactly-once tasks do."""
     connection.close()
     monkeypatch.setattr(database, "PLANS_LAST", inf)
 
@@ -190,9 +220,7 @@ def ends_by_themselves(store, connection, monkeypatch):
         for _ in range(9):
             store.at(NOW).offer(message(key=None))
             settle(store, succeed(claim_one(store)))
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT custom_plans, generic_plans FROM pg_prepared_statements WHERE NOT from_sql")
-            return cursor.fetchall()
+        return ends_planned(connection)
 
     return run
 
@@ -200,7 +228,7 @@ def ends_by_themselves(store, connection, monkeypatch):
 def test_an_end_by_itself_is_not_planned_again_on_a_large_table(table, ends_by_themselves):
     fill(table, -20_000, -10_000)
     table("ANALYZE delayedq_message")
-    assert ends_by_themselves() == [(5, 3)]
+    assert ends_by_themselves() == [(5, 4)]
 
 
 def test_its_plan_does_not_outlive_the_time_when_the_table_was_empty(
@@ -208,7 +236,7 @@ def test_its_plan_does_not_outlive_the_time_when_the_table_was_empty(
 ):
     """PostgreSQL would read a table from end to end that had one page when it planned."""
     table("VACUUM ANALYZE delayedq_message")
-    assert ends_by_themselves() == [(5, 3)]
+    assert ends_by_themselves() == [(5, 4)]
     fill(table, -20_000, 0)
     done = claim(store, 1)
 
@@ -220,6 +248,30 @@ def test_its_plan_does_not_outlive_the_time_when_the_table_was_empty(
         settle(store, *map(succeed, done))
         cursor.execute(read)
         assert cursor.fetchone() == before
+
+
+def test_nothing_is_prepared_again_where_sessions_change_unseen(store, connection, monkeypatch):
+    """As behind a pooler that tells its clients the number of a session: one statement fails, and is told as it is."""
+    connection.close()
+    monkeypatch.setattr(database, "_POOLED", set())
+    store.at(NOW).offer_many([message(key=None) for _ in range(9)])
+    claim(store)
+    claim(store)
+    assert prepared(connection) > 0
+    with connection.cursor() as cursor:
+        cursor.execute("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$")  # psycopg does not learn of it
+
+    with pytest.raises(ProgrammingError, match="does not exist"):
+        claim(store)
+    assert len([claim_one(store) for _ in range(3)]) == 3
+    assert prepared(connection) == 0
+    connection.close()
+
+
+def prepared(connection):
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_prepared_statements WHERE NOT from_sql")
+        return cursor.fetchone()[0]
 
 
 def test_renewals_beside_locked_rows_are_looked_up_for_expired_leases_alone(store, connection, table):
@@ -260,10 +312,11 @@ def test_a_claim_from_an_empty_table_visits_nothing(store, connection, table):
 
 
 def claims_one_in_a_few_blocks(store, connection, lanes):
-    plan = Plan(connection, partial(claim, store, 1, lanes=lanes))
-    assert plan.indexes == {DUE, PRIMARY}
-    assert plan.blocks <= 40, f"{plan.blocks} blocks"
-    assert plan.visited <= 4, f"{plan.visited} index entries"
+    for any_values in ways("claim", 1):
+        plan = Plan(connection, partial(claim, store, 1, lanes=lanes), any_values=any_values)
+        assert plan.indexes == {DUE, PRIMARY}
+        assert plan.blocks <= 40, f"{plan.blocks} blocks"
+        assert plan.visited <= 4, f"{plan.visited} index entries"
     return claim_one(store, lanes=lanes)
 
 
@@ -338,7 +391,10 @@ def test_with_watermarks_claims_and_scans_ahead_stay_cheap_beside_a_transaction_
 
         from_the_start = Plan(connection, partial(claim, store)).blocks
         known = [LANE._replace(watermark=watermark)]
-        from_the_floor = Plan(connection, partial(claim, store, lanes=known)).blocks
+        from_the_floor = max(
+            Plan(connection, partial(claim, store, lanes=known), any_values=any_values).blocks
+            for any_values in ways("claim", 1)
+        )
         scan, ahead = (Plan(connection, act).blocks for act in (store.scan, partial(store.scan_ahead, known)))
     finally:
         other.close()

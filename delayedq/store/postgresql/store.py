@@ -206,7 +206,7 @@ class PostgreSQLStore(PostgreSQLEnds, Store):
     def _claim(self, request: ClaimRequest) -> list[Claimed]:
         if not request.lanes or request.limit <= 0:
             return []
-        rows = self.database.batch(sql.CLAIM, of_request(request))
+        rows = self.database.prepared(sql.CLAIM, of_request(request))
         return in_lane_order(map(Claimed._make, rows), request.lanes)
 
     def _claim_matching(self, matching: Matching, limit: int, lease: timedelta, worker: str) -> list[Claimed]:
@@ -228,7 +228,7 @@ class PostgreSQLStore(PostgreSQLEnds, Store):
         if fused is None:
             return super()._settle_and_claim(transitions, request)
         parameters = {**of_finishes(transitions), **of_request(request), **fused.parameters}
-        rows = self.database.batch(fused.statement, parameters)
+        rows = self.database.for_messages(len(transitions))(fused.statement, parameters)
         if concerning and rows[0][:2] == ([], None):  # nothing was done
             return super()._settle_and_claim(transitions, request)
         claimed = in_lane_order((Claimed._make(row[1:]) for row in rows if row[1] is not None), request.lanes)
@@ -239,10 +239,8 @@ class PostgreSQLStore(PostgreSQLEnds, Store):
             return SettledAndClaimed(claimed, Settled(busy=frozenset(transition.claimed.id for transition in missing)))
 
     def _finish(self, finishes: Sequence[Finish]) -> set[int]:
-        given = of_finishes(finishes)
-        if len(finishes) == 1:  # as an exactly-once task ends, in its own transaction
-            return ended_of(finishes, self.database.prepared(sql.FINISH_ONE, given))
-        return ended_of(finishes, self.database.batch(sql.FINISH, given))
+        statement = sql.FINISH_ONE if len(finishes) == 1 else sql.FINISH
+        return ended_of(finishes, self.database.for_messages(len(finishes))(statement, of_finishes(finishes)))
 
     def _give_back(self, returns: Sequence[GiveBack]) -> set[int]:
         return {row[0] for row in self.database.batch(sql.GIVE_BACK, of_returns(returns))}
