@@ -52,7 +52,8 @@ def main() -> None:
     options = parser.parse_args()
     figures: dict[str, list[Figure]] = {}
     for name in options.scenarios or SCENARIOS:
-        figures[name] = measured(name, options.messages, options.rounds)
+        if of_this := measured(name, options.messages, options.rounds):
+            figures[name] = of_this
         if options.into:
             write(figures, options.into)
     console.print(table(figure for several in figures.values() for figure in several))

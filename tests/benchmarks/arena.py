@@ -65,6 +65,9 @@ class Arena:
         """Seconds that the function took, after one message to warm up."""
         return float(self.run(name, verb, *counts, BENCHMARK_WARM="1").split()[-1])
 
+    def settle(self) -> None:
+        """What others have left to the database is not done while the next is measured."""
+
     def lap_time(self, name: str, verb: str, count: int, **environment: str) -> float:
         """Seconds from the first call of a task to the last."""
         self.result.unlink(missing_ok=True)
@@ -106,6 +109,9 @@ class PostgreSQLArena(Arena):
     def prepare(self, name: str) -> None:
         self.execute(f'CREATE DATABASE "{name}"')
         self.run(name, "prepare")
+
+    def settle(self) -> None:
+        self.execute("CHECKPOINT")
 
     def execute(self, statement: str, database: str = "postgres") -> list[tuple]:
         host, user = self.environment["PGHOST"], self.environment["PGUSER"]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 #: About this many seconds per contender and round; slow ones get fewer messages, not longer rounds.
-ROUND = 3.0
+ROUND = 6.0
 TRIAL = 300
 
 CORES = os.cpu_count() or 1
@@ -46,6 +46,7 @@ def drain_whole(messages: int, rounds: int) -> list[Figure]:
         def rate(name: str, count: int) -> float:
             processes, environment = WHOLE[name]
             place.run(name, "fill", count)
+            place.settle()
             return count / place.lap_time_together(name, processes, count, **environment)
 
         figures = _contest("drain, the whole machine", place, tuple(WHOLE), rounds, _fitted(rate, CORES * messages))
@@ -89,6 +90,7 @@ def enqueue_many(messages: int, rounds: int) -> list[Figure]:
 def _drained(place: arena.Arena, messages: int) -> Callable[[str], float]:
     def rate(name: str, count: int) -> float:
         place.run(name, "fill", count)
+        place.settle()
         return count / place.lap_time(name, "drain", count)
 
     return _fitted(rate, messages)
@@ -113,8 +115,9 @@ def _contest(
 ) -> list[Figure]:
     """The contenders that can run; one that can't be installed or fails is left out, and the reason is printed."""
     figures = {name: Figure(scenario, name, "/s", note=note) for name, note in _prepared(place, names)}
-    for _ in track(range(rounds), scenario):
-        for name in list(figures):
+    for number in track(range(rounds), scenario):
+        names = list(figures)
+        for name in names[number:] + names[:number]:  # nobody always comes after the same one
             try:
                 figures[name].rounds.append(measure(name))
             except (subprocess.SubprocessError, OSError, ValueError) as error:
@@ -129,6 +132,6 @@ def _prepared(place: arena.Arena, names: tuple[str, ...]) -> Iterator[tuple[str,
             note = place.run(name, "settings").strip()
             place.prepare(name)
         except subprocess.SubprocessError as error:
-            print(f"{name} is left out: {str(getattr(error, 'stderr', error)).splitlines()[-1]}")  # noqa: T201
+            print(f"{name} is left out: {error} {str(getattr(error, 'stderr', ''))[-500:]}")  # noqa: T201
         else:
             yield name, note

@@ -2,7 +2,8 @@
 
     python -m tests.benchmarks.page DIR/benchmarks.json PAGE.md ...
 
-NAME is a scenario, several of them, or `machine`.
+NAME is a scenario, several of them, or `machine`. All must have been measured: rows of another run would stand beside
+these as if they could be compared.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ def main() -> None:
 def _section(names: str, written: dict[str, Any]) -> str:
     if names == "machine":
         return _machine(written["machine"])
-    chosen = [Figure.of(record) for name in names.split() for record in written["scenarios"].get(name, [])]
+    if missing := [name for name in names.split() if name not in written["scenarios"]]:
+        raise SystemExit(
+            f"Not measured: {', '.join(missing)}. Run `python -m tests.benchmarks {' '.join(missing)}` first."
+        )
+    chosen = [Figure.of(record) for name in names.split() for record in written["scenarios"][name]]
     return "\n".join(_rows(chosen)) + "\n"
 
 

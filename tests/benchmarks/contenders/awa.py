@@ -5,12 +5,13 @@ import os
 from dataclasses import dataclass
 from urllib.parse import quote
 
+import uvloop
 from awa import AsyncClient
 
 from tests.benchmarks.contenders import stopwatch
 
 WORKERS = 500
-SETTINGS = f"AsyncClient, queue storage, {WORKERS} workers, filled with enqueue_many_copy"
+SETTINGS = f"AsyncClient, uvloop, queue storage, {WORKERS} workers, filled with enqueue_many_copy"
 
 
 @dataclass
@@ -29,7 +30,7 @@ def prepare() -> None:
         await client.migrate()
         await client.install_queue_storage()
 
-    asyncio.run(install())
+    uvloop.run(install())
 
 
 def fill(count: int) -> None:
@@ -39,7 +40,7 @@ def fill(count: int) -> None:
             numbers = range(first, min(first + 10_000, count))
             await client.enqueue_many_copy([Nothing(number) for number in numbers], queue="default")
 
-    asyncio.run(enqueue_many())
+    uvloop.run(enqueue_many())
 
 
 def drain(_count: int) -> None:
@@ -54,7 +55,7 @@ def drain(_count: int) -> None:
         await asyncio.to_thread(stopwatch.stopped.wait)
         await client.shutdown()
 
-    asyncio.run(work())
+    uvloop.run(work())
 
 
 def enqueue(count: int) -> None:
@@ -63,4 +64,4 @@ def enqueue(count: int) -> None:
         for number in range(count):
             await client.insert(Nothing(number), queue="default")
 
-    asyncio.run(one_by_one())
+    uvloop.run(one_by_one())

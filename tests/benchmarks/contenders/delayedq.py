@@ -77,7 +77,8 @@ def fill(count: int) -> None:
     argument = os.environ.get("BENCHMARK_ARGUMENT")
     given = itertools.repeat(json.loads(argument), count) if argument else range(count)
     if "BENCHMARK_KEYED" not in os.environ:
-        chosen.enqueue_bulk(((one,), {}) for one in given)
+        for calls in itertools.batched(given, 10_000):  # a transaction each
+            chosen.enqueue_bulk(((one,), {}) for one in calls)
         return
     from delayedq.store import default_store
 

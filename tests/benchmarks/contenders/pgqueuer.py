@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 
 import asyncpg
@@ -24,7 +23,7 @@ def prepare() -> None:
     async def install() -> None:
         await (await _queries()).install()
 
-    asyncio.run(install())
+    uvloop.run(install())
 
 
 def fill(count: int) -> None:
@@ -35,7 +34,7 @@ def fill(count: int) -> None:
             payloads = [str(number).encode() for number in numbers]
             await queries.enqueue(["nothing"] * len(payloads), payloads, [0] * len(payloads))
 
-    asyncio.run(enqueue_many())
+    uvloop.run(enqueue_many())
 
 
 def drain(_count: int) -> None:

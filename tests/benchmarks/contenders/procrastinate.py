@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import asyncio
-
 import procrastinate
+import uvloop
 
 from tests.benchmarks.contenders import stopwatch
 
 CONCURRENCY = 30
-SETTINGS = f"PsycopgConnector, concurrency {CONCURRENCY}, wait=False"
+SETTINGS = f"PsycopgConnector, uvloop, concurrency {CONCURRENCY}, wait=False"
 
 app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo="", max_size=10))
 
@@ -22,7 +21,7 @@ def _run(body) -> None:
         async with app.open_async():
             await body()
 
-    asyncio.run(opened())
+    uvloop.run(opened())
 
 
 def prepare() -> None:
