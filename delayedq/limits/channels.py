@@ -17,7 +17,6 @@ from delayedq.limits.requests import (
     ChannelClaim,
     ChannelRequest,
     ClaimContext,
-    Coming,
     Events,
     Lease,
     Notice,
@@ -162,7 +161,10 @@ def store_channels(channels: Channels, rows: Collection[Channel]) -> None:
 # The statements about channels that all databases share.
 
 
-#: Is there something to do; and when is the first of those that rest looked at again?
+#: When is the first of those that rest looked at again?
+RESTS_UNTIL = "SELECT min(ready_at) FROM delayedq_channel WHERE is_ready = FALSE"
+
+#: Is there something to do; and that.
 COMING = """
 SELECT EXISTS (SELECT 1 FROM delayedq_channelnotice), EXISTS (SELECT 1 FROM delayedq_channel WHERE is_ready = TRUE),
     (SELECT min(ready_at) FROM delayedq_channel WHERE is_ready = FALSE)
@@ -192,6 +194,13 @@ NOTHING = Events(())
 
 #: Seconds for which `claim_at_last` asks again.
 PATIENCE = 1.0
+
+
+class Coming(NamedTuple):
+    """Is there something to do in channels now; and when is the first of those that rest looked at again?"""
+
+    is_now: bool
+    rests_until: datetime | None
 
 
 class Channels(ABC):

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
         ChannelState,
         ChannelView,
         ClaimContext,
-        Coming,
         Dealt,
         Rules,
         ScopeState,
@@ -82,8 +81,8 @@ class ChannelTurn:
         self._named: set[int] = set()
         self._running: Counter[str] = Counter()
         self._claimed: list[Claimed] = []
-        #: What is to be done in all channels, if it is known since the last write.
-        self._coming: Coming | None = None
+        #: When the database has dealt, and nothing was served after that: what it said.
+        self._dealt_last: Dealt | None = None
         #: Seconds after which it is worth to ask again.
         self._again: list[float] = []
 
@@ -111,7 +110,7 @@ class ChannelTurn:
 
     def _due_in(self) -> float | None:
         if 0.0 not in self._again:
-            first = (self._coming or self._channels.coming()).rests_until
+            first = (self._dealt_last or self._channels.coming()).rests_until
             if first is not None:
                 self._again.append(max(0.0, (first - self._now).total_seconds()))
         return min(self._again, default=None)
@@ -171,11 +170,11 @@ class ChannelTurn:
     # Its channels
 
     def _serve(self, group: ServedGroup, rules: Rules) -> None:
-        self._coming = None
+        self._dealt_last = None
         room = self._shared_room(rules)
         asked = self._asked(group, rules, room.places)
         if is_plain(asked, rules) and group.id not in self._named and (dealt := self._dealt(asked, rules)):
-            self._coming = dealt.coming
+            self._dealt_last = dealt
             self._keep(asked.group, rules, dealt)
             return
         looks = self._look(asked)

@@ -10,9 +10,18 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from delayedq.limits.channels import COMING, KEPT, MOST_NOTICES, MOST_RISING, SURROUNDINGS, Channels
+from delayedq.limits.channels import (
+    COMING,
+    KEPT,
+    MOST_NOTICES,
+    MOST_RISING,
+    RESTS_UNTIL,
+    SURROUNDINGS,
+    Channels,
+    Coming,
+)
 from delayedq.limits.offers import told_of
-from delayedq.limits.requests import ChannelState, ChannelView, Coming, Dealt, Running
+from delayedq.limits.requests import ChannelState, ChannelView, Dealt, Running
 from delayedq.limits.room import FIRST_SECONDS, LEAST_SECONDS, LOCKED, MOST_VISITED, SHORT_SECONDS
 from delayedq.limits.rules import HEAD
 from delayedq.sql.priority import BOUNDARY, LIMITED
@@ -428,7 +437,8 @@ class PostgreSQLChannels(Channels):
     database: PostgreSQLDatabase
 
     def coming(self) -> Coming:
-        return _coming(self.database.prepared(COMING, {}))
+        ((notices, ready, until),) = self.database.batch(COMING, {}, may_prepare=True)
+        return Coming(notices or ready, until)
 
     def lock(self) -> datetime | None:
         moment: datetime | None = self.database.rows(LOCK)[0][0]
@@ -460,7 +470,7 @@ class PostgreSQLChannels(Channels):
             self.database.batch(TELL, _told(told))
 
     def hear(self, now: datetime, told: Events) -> ClaimContext:  # noqa: ARG002 - the store is bound to it
-        return self._surroundings(self.database.prepared(HEAR, _ended(told)))
+        return self._surroundings(self.database.batch(HEAR, _ended(told), may_prepare=True))
 
     def look(self, asked: ChannelQuery, now: datetime) -> list[ChannelView]:  # noqa: ARG002
         group, most, room, *_ = asked
@@ -474,11 +484,11 @@ class PostgreSQLChannels(Channels):
         given = {"group": asked.group.id, "most": asked.most, "room": asked.room}
         parameters = {**given, "concurrency": limit.concurrency, "weight": limit.weight, **_leased(request)}
         dealing = Given(deal(in_pairs=asked.in_pairs), parameters, may_prepare=True)
-        rows, coming, _ = self.database.batches(dealing, Given(COMING, {}, may_prepare=True), lambda: None)
+        rows, ((until,),), _ = self.database.batches(dealing, Given(RESTS_UNTIL, {}, may_prepare=True), lambda: None)
         ended, is_more = rows[0][:2]
         chosen = {id_: name for _, _, name, id_, *_ in rows if id_ is not None}
         claimed = [Claimed._make(row[4:]) for row in rows if row[4] is not None]
-        return Dealt(chosen, claimed, is_more, ended, _coming(coming))
+        return Dealt(chosen, claimed, is_more, ended, until)
 
     def first_due(self, most: Mapping[int, int], now: datetime) -> Iterable[tuple[int, int]]:  # noqa: ARG002
         parameters = {"channels": numbers(most), "most": numbers(most.values())}
@@ -499,11 +509,6 @@ class PostgreSQLChannels(Channels):
             "ready_at": _moments([one.ready_at for one in start.channels]),
         }
         self.database.batch(KEEP, {**_kept(start), **rest})
-
-
-def _coming(rows: Sequence[tuple[Any, ...]]) -> Coming:
-    ((notices, ready, until),) = rows
-    return Coming(notices or ready, until)
 
 
 def _leased(request: ChannelRequest) -> dict[str, Any]:

@@ -196,26 +196,19 @@ class ChannelView(NamedTuple):
         return self._replace(running=running)
 
 
-class Coming(NamedTuple):
-    """Is there something to do in channels now; and when is the first of those that rest looked at again?"""
-
-    is_now: bool
-    rests_until: datetime | None
-
-
 class Dealt(NamedTuple):
     """What a database has dealt and claimed by itself, in fair turn.
 
     chosen: the messages (ids), and the channels in which they stood (names); what is not `claimed` was locked, or has
     ended. is_more: it is worth to ask again at once. ended: as in `ChannelView`; then nothing else was done.
-    coming: what was to be done after it, in all channels.
+    rests_until: when the first of all channels that rest now is looked at again.
     """
 
     chosen: dict[int, str]
     claimed: list[Claimed]
     is_more: bool
     ended: list[int]
-    coming: Coming
+    rests_until: datetime | None
 
 
 class Start(NamedTuple):

@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.page DIR/benchmarks.json PAGE.md ...
 
-NAME is a scenario, several of them, or `machine`. All must have been measured: rows of another run would stand beside
-these as if they could be compared.
+NAME is a scenario, several of them, or `machine`. A section of which nothing was measured stays as it is; one of which
+only a part was is refused: its rows would look as if they could be compared.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ def main() -> None:
     options = parser.parse_args()
     written = json.loads(options.figures.read_text())
     for page in options.pages:
-        page.write_text(
-            MARKED.sub(lambda found: f"{found[1]}{_section(found['names'], written)}{found[3]}", page.read_text())
-        )
+        page.write_text(MARKED.sub(lambda found: _section(found, written), page.read_text()))
 
 
-def _section(names: str, written: dict[str, Any]) -> str:
-    if names == "machine":
-        return _machine(written["machine"])
-    if missing := [name for name in names.split() if name not in written["scenarios"]]:
-        raise SystemExit(
-            f"Not measured: {', '.join(missing)}. Run `python -m tests.benchmarks {' '.join(missing)}` first."
-        )
-    chosen = [Figure.of(record) for name in names.split() for record in written["scenarios"][name]]
-    return "\n".join(_rows(chosen)) + "\n"
+def _section(found: re.Match[str], written: dict[str, Any]) -> str:
+    names, scenarios = found["names"].split(), written["scenarios"]
+    missing = [name for name in names if name not in scenarios]
+    if names == ["machine"]:
+        text = _machine(written["machine"])
+    elif missing == names:
+        return found[0]
+    elif missing:
+        raise SystemExit(f"Measure these, too: python -m tests.benchmarks {' '.join(missing)}")
+    else:
+        text = "\n".join(_rows(Figure.of(record) for name in names for record in scenarios[name])) + "\n"
+    return f"{found[1]}{text}{found[3]}"
 
 
 def _rows(figures: Iterable[Figure]) -> Iterator[str]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 import secrets
 import struct
 import time
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from math import inf
+from threading import local
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
 
     from delayedq.store.bare_queues import Matching
     from delayedq.store.protocol import Claimed, ClaimRequest, Finish, GiveBack, Lane
+
+logger = logging.getLogger("delayedq")
 
 # Values on their way into the statements of PostgreSQL: a batch travels as one array for each column.
 
@@ -195,11 +200,14 @@ UNDONE = {"40P01", "40001"}
 #: A lock was not free in time.
 LOCKED = "55P03"
 
-#: What a prepared statement fails with where a pooler has given its transaction another session.
-ANOTHER_SESSION = {"26000", "42P05"}
+#: What a prepared statement fails with where a pooler has given its transaction another session: it is not there; its
+#: name is taken, or names one with other parameters.
+ANOTHER_SESSION = {"26000", "42P05", "08P01"}
+#: What it fails with, for as long as its session lasts, when a migration has changed the type of a column.
+OTHER_TYPES = "0A000"
 
-#: The ends of so many messages are planned once, as if they were ten. That plan compares each with each: with 64, it is
-#: still faster than planning; with 512, it takes 53 ms instead of 7.
+#: A statement about so many messages is planned once, as if they were ten. That plan compares each with each: with 64,
+#: it is still faster than planning; with 512, it takes 53 ms instead of 7.
 FEW = 64
 
 
@@ -255,17 +263,20 @@ PLANS_LAST = 1.0
 
 @dataclass(slots=True)
 class _Use:
-    """Of a connection by statements that would be prepared: when it was asked last, and when its plans began.
+    """Of a connection by statements that may be prepared: when each was sent last, and when their plans began.
 
     is_direct: whether it has one session of the server for itself; None: that was not asked.
     """
 
-    asked_at: float = -inf
+    sent_at: dict[str, float] = field(default_factory=dict)
     planned_at: float | None = None
     is_direct: bool | None = None
 
 
 _USES: WeakKeyDictionary[psycopg.Connection[Any], _Use] = WeakKeyDictionary()
+
+#: Of each thread: the aliases to which it sends nothing but what the queue sends.
+_ALONE = local()
 
 #: Aliases behind a pooler that tells its clients the number of a session, and then gives them others.
 _POOLED: set[str] = set()
@@ -317,6 +328,9 @@ class PostgreSQLDatabase(Database):
 
     builds_indexes_beside: ClassVar[bool] = True
 
+    def serve_queue_alone(self) -> None:
+        _ALONE.aliases = {*getattr(_ALONE, "aliases", ()), self.alias}
+
     def migration_lock(self) -> ExitStack | None:
         with ExitStack() as lock:
             is_ours = lock.enter_context(self._holding(sql.MIGRATION_LOCK))
@@ -359,54 +373,50 @@ class PostgreSQLDatabase(Database):
     def is_lock_timeout(self, error: OperationalError) -> bool:
         return getattr(error.__cause__, "sqlstate", None) == LOCKED
 
-    def batch(self, statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+    def batch(self, statement: str, parameters: dict[str, Any], *, may_prepare: bool = False) -> list[tuple[Any, ...]]:
         """`rows` for hundreds of messages: parameters stay out of the statement, and rows come in binary.
 
         Django's cursors write parameters into the statement, and have times written and read as texts.
+
+        may_prepare: it takes longer to plan than to execute. The end of a message with the next claim takes 0.5 ms of
+        the server's processor time instead of 2.5. It is prepared where it is sent often. Its plan is kept for
+        PLANS_LAST, as one of a table that was empty reads all of it: after five plans for the values at hand, if it
+        seems not dearer than these; at once where the connection serves the queue alone. It does seem dearer where
+        millions are in the lane of which one is due.
         """
-        return self.retried(partial(self._batch, statement, {"now": self.now_parameter, **parameters}))
+        given = Given(statement, parameters, may_prepare)
+        return self.retried(partial(self._batch, given, self._cursor_for(given)))
 
-    def prepared(self, statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-        """`batch` of a large statement that is made again and again, and takes longer to plan than to execute: the end
-        of a message with the next claim takes 0.7 ms of the server's processor time instead of 2.1.
-
-        It is prepared where that pays. After five times the server keeps its plan if that is not dearer than one for
-        the values at hand, for PLANS_LAST: one of a table that was empty reads all of it.
-        """
-        kind = self._cursor_of_often()
-        return self.retried(partial(self._batch, statement, {"now": self.now_parameter, **parameters}, kind))
-
-    def for_messages(self, number: int) -> Callable[[str, dict[str, Any]], list[tuple[Any, ...]]]:
-        """`prepared` for a statement about few messages, `batch` for one about many."""
-        return self.prepared if number <= FEW else self.batch
-
-    def _batch(
-        self, statement: str, parameters: dict[str, Any], kind: type[psycopg.Cursor[Any]] = _BatchCursor
-    ) -> list[tuple[Any, ...]]:
-        with self._seeing_poolers(), self._batch_cursor(kind) as cursor:
-            cursor.execute(statement, parameters)
+    def _batch(self, given: Given, kind: type[psycopg.Cursor[Any]]) -> list[tuple[Any, ...]]:
+        with self._healing(), self._batch_cursor(kind) as cursor:
+            cursor.execute(given.statement, {"now": self.now_parameter, **given.parameters})
             rows: list[tuple[Any, ...]] = cursor.fetchall() if cursor.description else []
         return rows
 
-    def _cursor_of_often(self) -> type[psycopg.Cursor[Any]]:
-        return _PreparingCursor if self._prepares() else _BatchCursor
+    def _cursor_for(self, given: Given) -> type[psycopg.Cursor[Any]]:
+        return _PreparingCursor if given.may_prepare and self._prepares(given.statement) else _BatchCursor
 
-    def _prepares(self) -> bool:
-        """Whether the connection is asked often, and has a session for itself. Old plans of that are forgotten."""
+    def _prepares(self, statement: str) -> bool:
+        """Whether it is sent often, by a connection that has a session for itself. Old plans of that are forgotten."""
         self.connection.ensure_connection()
         raw, now = self.connection.connection, time.monotonic()
         use = _USES.setdefault(raw, _Use())
-        before, use.asked_at = use.asked_at, now
+        before, use.sent_at[statement] = use.sent_at.get(statement, -inf), now
         if now - before >= PLANS_LAST or not self._is_direct(use):
             return False
-        if use.planned_at is None:
+        is_first = use.planned_at is None
+        if use.planned_at is None or now - use.planned_at >= PLANS_LAST:
             use.planned_at = now
-        elif now - use.planned_at >= PLANS_LAST:
-            use.planned_at = now
-            # By a cursor of Django's, the task would be taken for one that has changed its session.
-            with self.connection.wrap_database_errors:
-                raw.execute(sql.DISCARD_PLANS)
+            self._plan_anew(raw, is_first=is_first)
         return True
+
+    def _plan_anew(self, raw: psycopg.Connection[Any], *, is_first: bool) -> None:
+        """By a cursor of Django's, the task would be taken for one that has changed its session."""
+        with self.connection.wrap_database_errors:
+            if self.alias in getattr(_ALONE, "aliases", ()):
+                raw.execute(sql.PLAN_ONCE)
+            elif not is_first:
+                raw.execute(sql.DISCARD_PLANS)
 
     def _is_direct(self, use: _Use) -> bool:
         """Whether no pooler is in between, which may give the next transaction another session. A pooler tells its
@@ -420,15 +430,24 @@ class PostgreSQLDatabase(Database):
         return use.is_direct
 
     @contextmanager
-    def _seeing_poolers(self) -> Iterator[None]:
+    def _healing(self) -> Iterator[None]:
+        """After an error that prepared statements bring, it does not come again."""
         try:
             yield
         except Error as error:
-            if getattr(error.__cause__, "sqlstate", None) in ANOTHER_SESSION:
+            state = getattr(error.__cause__, "sqlstate", None)
+            if state in ANOTHER_SESSION and self.alias not in _POOLED:
                 _POOLED.add(self.alias)
+                logger.warning(
+                    "%s: prepared statements change between transactions, as behind a pooler that does not show "
+                    "itself. Claims are not prepared any more.", self.alias, extra={"pid": os.getpid()},
+                )  # fmt: skip
+            elif state == OTHER_TYPES:
+                self.connection.connection.close()  # a pool would lend it again
+                self.connection.close()
             raise
 
-    def _batch_cursor(self, kind: type[psycopg.Cursor[Any]] = _BatchCursor) -> CursorWrapper:
+    def _batch_cursor(self, kind: type[psycopg.Cursor[Any]]) -> CursorWrapper:
         cursor = self.connection.cursor()
         cursor.cursor = kind(self.connection.connection)
         return cursor
@@ -436,13 +455,12 @@ class PostgreSQLDatabase(Database):
     def batches[T](
         self, first: Given, second: Given, meanwhile: Callable[[], T]
     ) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], T]:
-        """Two of `batch` or `prepared` in one way to the database and back, and what is done here meanwhile; in a
+        """Two of `batch` in one way to the database and back, and what is done here meanwhile; in a
         transaction. Where libpq can't do that, one after the other.
         """
         together = self.connection.connection.pipeline if psycopg.capabilities.has_pipeline() else nullcontext
-        often = self._cursor_of_often() if first.may_prepare or second.may_prepare else _BatchCursor
-        kinds = [often if one.may_prepare else _BatchCursor for one in (first, second)]
-        with self._seeing_poolers(), self._batch_cursor(kinds[0]) as one, self._batch_cursor(kinds[1]) as other:
+        kinds = [self._cursor_for(given) for given in (first, second)]
+        with self._healing(), self._batch_cursor(kinds[0]) as one, self._batch_cursor(kinds[1]) as other:
             with self.connection.wrap_database_errors, together():
                 for cursor, given in ((one, first), (other, second)):
                     cursor.execute(given.statement, {"now": self.now_parameter, **given.parameters})

@@ -20,6 +20,7 @@ from delayedq.store.offers import check, have_own_times, in_lock_order, offered,
 from delayedq.store.operator import ALL_KEYS, OperatorStore, wanted_of
 from delayedq.store.postgresql import operator_sql, partitions, sql, uniting
 from delayedq.store.postgresql.database import (
+    FEW,
     PostgreSQLListener,
     numbers,
     of_finishes,
@@ -206,7 +207,7 @@ class PostgreSQLStore(PostgreSQLEnds, Store):
     def _claim(self, request: ClaimRequest) -> list[Claimed]:
         if not request.lanes or request.limit <= 0:
             return []
-        rows = self.database.prepared(sql.CLAIM, of_request(request))
+        rows = self.database.batch(sql.CLAIM, of_request(request), may_prepare=True)
         return in_lane_order(map(Claimed._make, rows), request.lanes)
 
     def _claim_matching(self, matching: Matching, limit: int, lease: timedelta, worker: str) -> list[Claimed]:
@@ -228,7 +229,7 @@ class PostgreSQLStore(PostgreSQLEnds, Store):
         if fused is None:
             return super()._settle_and_claim(transitions, request)
         parameters = {**of_finishes(transitions), **of_request(request), **fused.parameters}
-        rows = self.database.for_messages(len(transitions))(fused.statement, parameters)
+        rows = self.database.batch(fused.statement, parameters, may_prepare=len(transitions) <= FEW)
         if concerning and rows[0][:2] == ([], None):  # nothing was done
             return super()._settle_and_claim(transitions, request)
         claimed = in_lane_order((Claimed._make(row[1:]) for row in rows if row[1] is not None), request.lanes)
@@ -240,7 +241,8 @@ class PostgreSQLStore(PostgreSQLEnds, Store):
 
     def _finish(self, finishes: Sequence[Finish]) -> set[int]:
         statement = sql.FINISH_ONE if len(finishes) == 1 else sql.FINISH
-        return ended_of(finishes, self.database.for_messages(len(finishes))(statement, of_finishes(finishes)))
+        rows = self.database.batch(statement, of_finishes(finishes), may_prepare=len(finishes) <= FEW)
+        return ended_of(finishes, rows)
 
     def _give_back(self, returns: Sequence[GiveBack]) -> set[int]:
         return {row[0] for row in self.database.batch(sql.GIVE_BACK, of_returns(returns))}
