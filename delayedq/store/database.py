@@ -149,9 +149,6 @@ class Database(ABC):
         """Those of these rows that no other transaction has locked. They are locked here; SQLite locks no row."""
         return rows.select_for_update(skip_locked=self.connection.features.has_select_for_update_skip_locked)
 
-    def serve_queue_alone(self) -> None:  # noqa: B027 - the others have nothing to plan
-        """The connections of this thread send nothing but what the queue sends: it may have them plan as suits that."""
-
     def atomic(self, *, savepoint: bool = True) -> AbstractContextManager[None]:
         return transaction.atomic(using=self.alias, savepoint=savepoint)
 

@@ -141,7 +141,6 @@ class StoreThread(threading.Thread):
 
     def run(self) -> None:
         keep_no_query_log(self._store.alias)
-        self._store.database.serve_queue_alone()
         while (round_trip := self._round_trips.get()) is not None:
             try:
                 with self._wait:

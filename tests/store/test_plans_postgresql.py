@@ -14,6 +14,7 @@ import pytest
 from django.db import NotSupportedError, ProgrammingError, transaction
 
 from delayedq.store.postgresql import database
+from delayedq.store.postgresql import store as postgresql
 from delayedq.store.protocol import ClaimRequest, Lane
 from tests.autovacuum import outlast_autovacuum
 from tests.store.given import KIND, LANE, LEASE, NOW, at, claim, claim_one, message, settle, succeed, undone
@@ -187,7 +188,7 @@ def test_a_batch_of_many_is_planned_for_its_length_and_one_of_few_is_not(store, 
     connection.ensure_connection()
     monkeypatch.setattr(connection.connection, "prepare_threshold", 0)
     monkeypatch.setattr(database, "PLANS_LAST", inf)
-    monkeypatch.setattr(database, "FEW", few)
+    monkeypatch.setattr(postgresql, "FEW", few)
     store.at(NOW).offer_many([message(key=None) for _ in range(40)])
     done = claim(store, 4)
     for _ in range(7):
@@ -254,6 +255,7 @@ def test_nothing_is_prepared_again_where_sessions_change_unseen(store, connectio
     """As behind a pooler that tells its clients the process of a session: one statement fails, and that is told."""
     connection.close()
     monkeypatch.setattr(database, "_POOLED", set())
+    monkeypatch.setattr(database, "PLANS_LAST", inf)
     store.at(NOW).offer_many([message(key=None) for _ in range(9)])
     claim(store)
     claim(store)
@@ -269,10 +271,12 @@ def test_nothing_is_prepared_again_where_sessions_change_unseen(store, connectio
     connection.close()
 
 
-def test_a_session_is_given_up_that_knows_statements_of_other_types(store, connection):
+def test_a_session_is_given_up_that_knows_statements_of_other_types(store, connection, monkeypatch):
     """As after a migration: PostgreSQL refuses a prepared statement whose columns have other types, as long as its
     session lasts.
     """
+    connection.close()
+    monkeypatch.setattr(database, "PLANS_LAST", inf)
     store.at(NOW).offer_many([message(key=None) for _ in range(9)])
     claim(store)
     claim(store)
@@ -286,6 +290,7 @@ def test_a_session_is_given_up_that_knows_statements_of_other_types(store, conne
     finally:
         with connection.cursor() as cursor:
             cursor.execute(change("text"))
+        connection.close()
 
 
 def prepared(connection):

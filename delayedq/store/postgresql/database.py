@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from math import inf
-from threading import local
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
@@ -275,9 +274,6 @@ class _Use:
 
 _USES: WeakKeyDictionary[psycopg.Connection[Any], _Use] = WeakKeyDictionary()
 
-#: Of each thread: the aliases to which it sends nothing but what the queue sends.
-_ALONE = local()
-
 #: Aliases behind a pooler that tells its clients the number of a session, and then gives them others.
 _POOLED: set[str] = set()
 
@@ -328,9 +324,6 @@ class PostgreSQLDatabase(Database):
 
     builds_indexes_beside: ClassVar[bool] = True
 
-    def serve_queue_alone(self) -> None:
-        _ALONE.aliases = {*getattr(_ALONE, "aliases", ()), self.alias}
-
     def migration_lock(self) -> ExitStack | None:
         with ExitStack() as lock:
             is_ours = lock.enter_context(self._holding(sql.MIGRATION_LOCK))
@@ -379,10 +372,10 @@ class PostgreSQLDatabase(Database):
         Django's cursors write parameters into the statement, and have times written and read as texts.
 
         may_prepare: it takes longer to plan than to execute. The end of a message with the next claim takes 0.5 ms of
-        the server's processor time instead of 2.5. It is prepared where it is sent often. Its plan is kept for
-        PLANS_LAST, as one of a table that was empty reads all of it: after five plans for the values at hand, if it
-        seems not dearer than these; at once where the connection serves the queue alone. It does seem dearer where
-        millions are in the lane of which one is due.
+        the server's processor time instead of 2.5. It is prepared where it is sent often. After five times
+        the server keeps its plan if that seems not dearer than one for the values at hand, for PLANS_LAST: one of a
+        table that was empty reads all of it. It does seem dearer beside a million messages of the future; not to let
+        the server choose (`plan_cache_mode`) would be for large batches too, which are not prepared.
         """
         given = Given(statement, parameters, may_prepare)
         return self.retried(partial(self._batch, given, self._cursor_for(given)))
@@ -404,19 +397,14 @@ class PostgreSQLDatabase(Database):
         before, use.sent_at[statement] = use.sent_at.get(statement, -inf), now
         if now - before >= PLANS_LAST or not self._is_direct(use):
             return False
-        is_first = use.planned_at is None
-        if use.planned_at is None or now - use.planned_at >= PLANS_LAST:
+        if use.planned_at is None:
             use.planned_at = now
-            self._plan_anew(raw, is_first=is_first)
-        return True
-
-    def _plan_anew(self, raw: psycopg.Connection[Any], *, is_first: bool) -> None:
-        """By a cursor of Django's, the task would be taken for one that has changed its session."""
-        with self.connection.wrap_database_errors:
-            if self.alias in getattr(_ALONE, "aliases", ()):
-                raw.execute(sql.PLAN_ONCE)
-            elif not is_first:
+        elif now - use.planned_at >= PLANS_LAST:
+            use.planned_at = now
+            # By a cursor of Django's, the task would be taken for one that has changed its session.
+            with self.connection.wrap_database_errors:
                 raw.execute(sql.DISCARD_PLANS)
+        return True
 
     def _is_direct(self, use: _Use) -> bool:
         """Whether no pooler is in between, which may give the next transaction another session. A pooler tells its

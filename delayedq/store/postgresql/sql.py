@@ -38,9 +38,6 @@ SESSION = "SELECT pg_backend_pid()"
 #: Prepared statements stay, and are planned anew.
 DISCARD_PLANS = "DISCARD PLANS"
 
-#: The same, and their next plans are for any values.
-PLAN_ONCE = f"SET plan_cache_mode = force_generic_plan; {DISCARD_PLANS}"
-
 ISOLATION = "SELECT current_setting('default_transaction_isolation')"
 
 NOTIFY = "SELECT set_config('synchronous_commit', 'off', true), pg_notify('delayedq', '')"
