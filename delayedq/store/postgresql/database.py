@@ -435,7 +435,7 @@ class PostgreSQLDatabase(Database):
                 self.connection.close()
             raise
 
-    def _batch_cursor(self, kind: type[psycopg.Cursor[Any]]) -> CursorWrapper:
+    def _batch_cursor(self, kind: type[psycopg.Cursor[Any]] = _BatchCursor) -> CursorWrapper:
         cursor = self.connection.cursor()
         cursor.cursor = kind(self.connection.connection)
         return cursor
