@@ -26,9 +26,9 @@ from delayedq.limits.room import FIRST_SECONDS, LEAST_SECONDS, LOCKED, MOST_VISI
 from delayedq.limits.rules import HEAD
 from delayedq.sql.priority import BOUNDARY, LIMITED
 from delayedq.store.feature import concerned
-from delayedq.store.postgresql.database import FEW, Given, numbers, of_finishes, of_lease, texts
-from delayedq.store.postgresql.sql import CLAIMED, FINISH, FINISH_ONE, LEASE, MESSAGE, NOW, expired, free
-from delayedq.store.postgresql.store import ended_of
+from delayedq.store.postgresql.database import Given, numbers, of_lease, texts
+from delayedq.store.postgresql.sql import CLAIMED, LEASE, MESSAGE, NOW, expired, free
+from delayedq.store.postgresql.store import ended_of, finishing
 from delayedq.store.protocol import Claimed, Finish, Settled
 
 if TYPE_CHECKING:
@@ -455,9 +455,10 @@ class PostgreSQLChannels(Channels):
         finishes = [one for one in transitions if isinstance(one, Finish)]
         if len(finishes) < len(transitions) or any(one.may_offer for one, _ in concerned(finishes)):
             return super()._settle_and_lock(transitions, limited, request)
-        end = Given(FINISH_ONE if len(finishes) == 1 else FINISH, of_finishes(finishes), len(finishes) <= FEW)
         lock = Given(LOCK, {}, may_prepare=True)
-        rows, ((moment, *_),), told = self.database.batches(end, lock, lambda: told_of(limited, Settled()))
+        rows, ((moment, *_),), told = self.database.batches(
+            finishing(finishes), lock, lambda: told_of(limited, Settled())
+        )
         settled = self.store.followed(transitions, ended_of(finishes, rows), request.worker)
         return settled, moment, told_of(limited, settled) if any(settled[:3]) else told
 

@@ -215,7 +215,7 @@ class Given(NamedTuple):
 
     statement: str
     parameters: dict[str, Any]
-    may_prepare: bool = False
+    may_prepare: bool
 
 
 class _BatchCursor(psycopg.Cursor[Any]):
@@ -372,16 +372,16 @@ class PostgreSQLDatabase(Database):
         Django's cursors write parameters into the statement, and have times written and read as texts.
 
         may_prepare: it takes longer to plan than to execute. The end of a message with the next claim takes 0.5 ms of
-        the server's processor time instead of 2.5. It is prepared where it is sent often. After five times
-        the server keeps its plan if that seems not dearer than one for the values at hand, for PLANS_LAST: one of a
-        table that was empty reads all of it. It does seem dearer beside a million messages of the future; not to let
-        the server choose (`plan_cache_mode`) would be for large batches too, which are not prepared.
+        the server's processor time instead of 2.5. It is prepared where it is sent often. After five times the server
+        keeps its plan if that seems not dearer than one for the values at hand, for PLANS_LAST: one of a table that was
+        empty reads all of it. It does seem dearer beside a million messages of the future, and then each is planned;
+        `plan_cache_mode` must not forbid that, as it is also for batches that are not prepared.
         """
         given = Given(statement, parameters, may_prepare)
         return self.retried(partial(self._batch, given, self._cursor_for(given)))
 
     def _batch(self, given: Given, kind: type[psycopg.Cursor[Any]]) -> list[tuple[Any, ...]]:
-        with self._healing(), self._batch_cursor(kind) as cursor:
+        with self._healing(kind), self._batch_cursor(kind) as cursor:
             cursor.execute(given.statement, {"now": self.now_parameter, **given.parameters})
             rows: list[tuple[Any, ...]] = cursor.fetchall() if cursor.description else []
         return rows
@@ -418,12 +418,12 @@ class PostgreSQLDatabase(Database):
         return use.is_direct
 
     @contextmanager
-    def _healing(self) -> Iterator[None]:
+    def _healing(self, *kinds: type[psycopg.Cursor[Any]]) -> Iterator[None]:
         """After an error that prepared statements bring, it does not come again."""
         try:
             yield
         except Error as error:
-            state = getattr(error.__cause__, "sqlstate", None)
+            state = getattr(error.__cause__, "sqlstate", None) if _PreparingCursor in kinds else None
             if state in ANOTHER_SESSION and self.alias not in _POOLED:
                 _POOLED.add(self.alias)
                 logger.warning(
@@ -443,12 +443,13 @@ class PostgreSQLDatabase(Database):
     def batches[T](
         self, first: Given, second: Given, meanwhile: Callable[[], T]
     ) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], T]:
-        """Two of `batch` in one way to the database and back, and what is done here meanwhile; in a
-        transaction. Where libpq can't do that, one after the other.
+        """Two of `batch` in one way to the database and back, and what is done here meanwhile; in a transaction.
+
+        Where libpq can't do that, one after the other.
         """
         together = self.connection.connection.pipeline if psycopg.capabilities.has_pipeline() else nullcontext
         kinds = [self._cursor_for(given) for given in (first, second)]
-        with self._healing(), self._batch_cursor(kinds[0]) as one, self._batch_cursor(kinds[1]) as other:
+        with self._healing(*kinds), self._batch_cursor(kinds[0]) as one, self._batch_cursor(kinds[1]) as other:
             with self.connection.wrap_database_errors, together():
                 for cursor, given in ((one, first), (other, second)):
                     cursor.execute(given.statement, {"now": self.now_parameter, **given.parameters})

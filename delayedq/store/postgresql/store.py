@@ -21,6 +21,7 @@ from delayedq.store.operator import ALL_KEYS, OperatorStore, wanted_of
 from delayedq.store.postgresql import operator_sql, partitions, sql, uniting
 from delayedq.store.postgresql.database import (
     FEW,
+    Given,
     PostgreSQLListener,
     numbers,
     of_finishes,
@@ -240,9 +241,7 @@ class PostgreSQLStore(PostgreSQLEnds, Store):
             return SettledAndClaimed(claimed, Settled(busy=frozenset(transition.claimed.id for transition in missing)))
 
     def _finish(self, finishes: Sequence[Finish]) -> set[int]:
-        statement = sql.FINISH_ONE if len(finishes) == 1 else sql.FINISH
-        rows = self.database.batch(statement, of_finishes(finishes), may_prepare=len(finishes) <= FEW)
-        return ended_of(finishes, rows)
+        return ended_of(finishes, self.database.batch(**finishing(finishes)._asdict()))
 
     def _give_back(self, returns: Sequence[GiveBack]) -> set[int]:
         return {row[0] for row in self.database.batch(sql.GIVE_BACK, of_returns(returns))}
@@ -350,6 +349,12 @@ def _fused(concerning: Sequence[tuple[Feature, Sequence[Transition]]]) -> Fused 
             return feature.fused(transitions)
         case _:
             return None
+
+
+def finishing(finishes: Sequence[Finish]) -> Given:
+    """The statement that ends them."""
+    statement = sql.FINISH_ONE if len(finishes) == 1 else sql.FINISH
+    return Given(statement, of_finishes(finishes), may_prepare=len(finishes) <= FEW)
 
 
 def ended_of(finishes: Sequence[Finish], rows: Sequence[tuple[list[int] | None]]) -> set[int]:
