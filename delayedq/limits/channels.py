@@ -161,10 +161,7 @@ def store_channels(channels: Channels, rows: Collection[Channel]) -> None:
 # The statements about channels that all databases share.
 
 
-#: When is the first of those that rest looked at again?
-RESTS_UNTIL = "SELECT min(ready_at) FROM delayedq_channel WHERE is_ready = FALSE"
-
-#: Is there something to do; and that.
+#: Is there something to do; and when is the first of those that rest looked at again?
 COMING = """
 SELECT EXISTS (SELECT 1 FROM delayedq_channelnotice), EXISTS (SELECT 1 FROM delayedq_channel WHERE is_ready = TRUE),
     (SELECT min(ready_at) FROM delayedq_channel WHERE is_ready = FALSE)

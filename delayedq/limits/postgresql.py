@@ -10,16 +10,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from delayedq.limits.channels import (
-    COMING,
-    KEPT,
-    MOST_NOTICES,
-    MOST_RISING,
-    RESTS_UNTIL,
-    SURROUNDINGS,
-    Channels,
-    Coming,
-)
+from delayedq.limits.channels import KEPT, MOST_NOTICES, MOST_RISING, SURROUNDINGS, Channels
 from delayedq.limits.offers import told_of
 from delayedq.limits.requests import ChannelState, ChannelView, Dealt, Running
 from delayedq.limits.room import FIRST_SECONDS, LEAST_SECONDS, LOCKED, MOST_VISITED, SHORT_SECONDS
@@ -415,6 +406,9 @@ FROM visits LEFT JOIN head ON is_chosen LEFT JOIN claimed ON claimed.id = messag
 ORDER BY rank, number
 """
 
+# After it: when is the first of all channels that rest looked at again?
+RESTS_UNTIL = "SELECT min(ready_at) FROM delayedq_channel WHERE is_ready = false"
+
 _READY_TO_DEAL = "FROM delayedq_channel AS channel WHERE group_id = %(group)s AND is_ready = true"
 
 _FIRST_TO_DEAL = f"SELECT channel {_READY_TO_DEAL} ORDER BY turn, id LIMIT %(most)s"
@@ -435,10 +429,6 @@ def deal(*, in_pairs: bool) -> str:
 
 class PostgreSQLChannels(Channels):
     database: PostgreSQLDatabase
-
-    def coming(self) -> Coming:
-        ((notices, ready, until),) = self.database.batch(COMING, {}, may_prepare=True)
-        return Coming(notices or ready, until)
 
     def lock(self) -> datetime | None:
         moment: datetime | None = self.database.rows(LOCK)[0][0]
