@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
+import threading
 import time
 from argparse import ArgumentTypeError
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from django.db import Error, connections
@@ -49,20 +52,42 @@ def _last(text: str) -> int:
 def run_tail(out: OutputWrapper, err: OutputWrapper, options: dict[str, Any]) -> None:
     """Returns on Ctrl-C."""
     store, _backends = chosen_store(options["backend"])
-    try:
+    with _until_interrupted() as interrupted:
         now, given = store.now(), {"search": None, "since": None, "until": None, **options}
         following = Following(store, ended_selection(given, now), live_selection({**given, "state": None}, now))
         if options["state"] != STARTED:
             _write(out, options, following.last(options["last"]))
-        while True:
+        while not interrupted.is_set():
             time.sleep(options["every"].total_seconds())
             try:
                 _write(out, options, [*_found(following, options)])
             except Error as error:
                 connections[store.alias].close()
-                err.write(_("The database does not answer: %(error)s") % {"error": printable(str(error).strip())})
+                if not interrupted.is_set():
+                    err.write(_("The database does not answer: %(error)s") % {"error": printable(str(error).strip())})
+
+
+@contextmanager
+def _until_interrupted() -> Iterator[threading.Event]:
+    """Ends on Ctrl-C. The event is set then, for where nobody sees the exception: SQLite turns what is raised in a
+    function of Django's into an error of the database, and Python drops what is raised as an object is freed.
+    """
+    interrupted, before = threading.Event(), signal.getsignal(signal.SIGINT)
+
+    def interrupt(*_: object) -> None:
+        interrupted.set()
+        raise KeyboardInterrupt
+
+    is_main = threading.current_thread() is threading.main_thread()
+    try:
+        if is_main:
+            signal.signal(signal.SIGINT, interrupt)
+        yield interrupted
     except KeyboardInterrupt:
         return
+    finally:
+        if is_main:
+            signal.signal(signal.SIGINT, before)
 
 
 def _found(following: Following, options: dict[str, Any]) -> Iterator[Message | FinishedMessage]:

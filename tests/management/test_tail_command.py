@@ -6,12 +6,14 @@ import json
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import DatabaseError
 from django.test.utils import CaptureQueriesContext
 
 from delayedq.models import FinishedMessage, Worker
@@ -166,3 +168,22 @@ def test_a_filter_that_is_not_valid_follows_nothing(store):
     for wrong in (("--state", "due"), ("--every", "0"), ("--last", "-1"), ("--last", "51"), ("--group", "x")):
         with pytest.raises(CommandError):
             call_command("delayedq", "tail", *wrong)
+
+
+def test_an_interruption_that_nobody_sees_ends_it(store, monkeypatch):
+    """As where the signal arrives in a function that SQLite calls: it becomes an error of the database."""
+    looks = []
+
+    def ends(_following):
+        looks.append(None)
+        assert len(looks) == 1
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise DatabaseError("user-defined function raised exception")
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(Following, "ends", ends)
+    said = StringIO()
+    call_command("delayedq", "tail", "--every", "0.01", stderr=said)
+    assert said.getvalue() == ""
+    assert signal.getsignal(signal.SIGINT) is before
