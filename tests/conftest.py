@@ -46,11 +46,12 @@ LONGEST = ["pipeline", "browser", "example", "worker"]
 #: With more of them, each process of pytest may have a Spark.
 MANY_CORES = 4
 #: What the default run leaves out, by its marks: what takes minutes, and what a newcomer's environment lacks.
-LEFT_OUT = ["slow", "mariadb", "spark"]
+LEFT_OUT = ["nightly", "slow", "mariadb", "spark"]
 DEFAULT = f"not ({' or '.join(LEFT_OUT)})"
 #: How many tests this run has left out, for each of these marks; "default" are those that the default run does.
 LEFT = Counter()
-#: Here the pages and the words are tested; what they ask of each database, in `operations` and `store`.
+#: Here the pages and the words are tested; what they ask of each database, in `operations` and `store`. So
+#: they are slow on all but SQLite.
 SAME_EVERYWHERE = {"admin", "desk", "management"}
 
 
@@ -319,20 +320,36 @@ def pytest_runtest_makereport():
 
 
 def pytest_collection_modifyitems(items):
-    """Begin with what takes long, and mark what needs the extra `mysql`, and what is slow, for `pytest -m`."""
+    """Begin with what takes long, and mark for `pytest -m` what needs the extra `mysql`, and what is slow.
+
+    What is slow on MariaDB and runs on other databases, too, waits for the night.
+    """
     items.sort(key=_turn)
+    elsewhere = {_without_database(test) for test in items if _database(test) in {"sqlite", "postgresql"}}
     for test in items:
-        parameters = getattr(test, "callspec", NO_PARAMETERS).params.values()
-        if "mariadb" in test.fixturenames or "mariadb" in parameters:
+        database = _database(test)
+        if "mariadb" in test.fixturenames or database == "mariadb":
             test.add_marker("mariadb")
-        if "postgresql" in parameters and _folder(test.path) in SAME_EVERYWHERE:
+        if database not in {None, "sqlite"} and _folder(test.path) in SAME_EVERYWHERE:
             test.add_marker("slow")
+        if database == "mariadb" and test.get_closest_marker("slow") and _without_database(test) in elsewhere:
+            test.add_marker("nightly")
 
 
 def pytest_collection_finish():
     """The collected tests, a million objects, live until the end: the garbage collector looks at them no more."""
     gc.collect()
     gc.freeze()
+
+
+def _database(test):
+    """The one on which this run of the test is; None: it has no choice of them."""
+    parameters = getattr(test, "callspec", NO_PARAMETERS).params.values()
+    return next((one for one in ALIASES if one in parameters), None)
+
+
+def _without_database(test):
+    return test.nodeid.replace(str(_database(test)), "")
 
 
 @cache

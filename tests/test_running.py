@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.conftest import DEFAULT, LEFT_OUT, is_default, scope_of
+from tests.conftest import DEFAULT, LEFT_OUT, is_default, pytest_collection_modifyitems, scope_of
 from tests.conftest import pytest_xdist_auto_num_workers as processes_for
 
 FILE = str(Path(__file__))
@@ -58,11 +58,33 @@ def test_slow_tests_are_left_out_unless_something_is_named(source, marks, is_qui
 
 
 def test_ci_runs_what_is_left_out():
-    """The two runs are each other's complement: every test in one of them, none in both."""
-    others = " or ".join(LEFT_OUT)
+    """The runs complement each other: every test in one of them, none in two."""
+    night, *others = LEFT_OUT
 
-    assert f"not ({others})" == DEFAULT
-    assert f'uv run --no-sync pytest -m "{others}"' in Path(".ci/run").read_text()
+    assert f"not ({' or '.join(LEFT_OUT)})" == DEFAULT
+    assert f'pytest -m "not {night} and ({" or ".join(others)})"' in Path(".ci/run").read_text()
+    assert f"pytest -m {night}" in Path(".ci/nightly").read_text()
+
+
+def test_what_waits_for_the_night_on_mariadb_is_slow_and_was_seen_elsewhere():
+    databases = ("sqlite", "mariadb")
+    tests = [_test(f"test_a[{one}]", one, "slow") for one in databases] + [
+        _test(f"test_b[{one}]", one) for one in databases
+    ]
+    alone = _test("test_c[mariadb]", "mariadb", "slow")
+
+    pytest_collection_modifyitems([*tests, alone])
+
+    assert [one.nodeid for one in [*tests, alone] if "nightly" in one.marks] == ["test_a[mariadb]"]
+
+
+def _test(nodeid, database, *marks):
+    """What `pytest_collection_modifyitems` asks of a test."""
+    marks = set(marks)
+    test = SimpleNamespace(nodeid=nodeid, path=Path(__file__), fixturenames=["alias"], marks=marks)
+    test.callspec = SimpleNamespace(params={"alias": database})
+    test.add_marker, test.get_closest_marker = marks.add, {name: name for name in marks}.get
+    return test
 
 
 def test_a_process_that_a_test_starts_finds_what_it_imports_compiled():

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from tests.missing import missing
+from tests.nightly import few_of
 
 AXE = Path(os.environ.get("DELAYEDQ_TEST_AXE") or ".cache/axe/node_modules/axe-core/axe.min.js")
 LEVELS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
@@ -22,6 +23,7 @@ READERS = {
     "de-wide-dark": (WIDE, "dark", "de", CONTRAST),
     "he-narrow-light": (NARROW, "light", "he", STRUCTURE),
 }
+EACH_READER = few_of(READERS, ["en-wide-light", "en-narrow-dark"])
 #: Whether a table is wider than the room that it has.
 CLIPPED = "[...document.querySelectorAll('.dq-wide:has(table)')].some((one) => one.scrollWidth > one.clientWidth + 1)"
 

@@ -18,6 +18,7 @@ from django.test import Client
 from tests.browser.accessibility import NARROW, WIDE, axe_core
 from tests.browser.site import Site
 from tests.missing import missing
+from tests.nightly import few_of
 
 SCREENSHOTS = Path(__file__).parent / "screenshots"
 #: Milliseconds that an element may take to appear.
@@ -28,6 +29,7 @@ LOOKS = {
     "narrow-light": (NARROW, "light"),
     "narrow-dark": (NARROW, "dark"),
 }
+EACH_LOOK = few_of(LOOKS, ["wide-light", "narrow-dark"])
 
 
 @pytest.fixture(scope="package")
@@ -75,7 +77,7 @@ def context(chromium, server, look):
 
 @pytest.fixture
 def look():
-    """The size and theme of the window; a test can be parametrized with LOOKS."""
+    """The size and theme of the window; a test can be parametrized with EACH_LOOK."""
     return "wide-light"
 
 

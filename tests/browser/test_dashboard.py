@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from django.utils import timezone
 
-from tests.browser.conftest import LOOKS
+from tests.browser.conftest import EACH_LOOK
 from tests.browser.given import a_busy_site
 
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("alias", ["sqlite"], indirect=True)]
@@ -27,7 +27,7 @@ def test_the_legend_shows_the_numbers_under_the_pointer(site):
     assert "s" in said.split("p50")[1].split("p95")[0], said
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", EACH_LOOK)
 @pytest.mark.parametrize("span", ["hour", "day", "week"])
 def test_the_dashboard_fits_its_window(site, span):
     a_busy_site()
@@ -37,7 +37,7 @@ def test_the_dashboard_fits_its_window(site, span):
     assert dashboard.shoot(f"dashboard-{span}").overflow() <= 0
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", EACH_LOOK)
 @pytest.mark.parametrize("ahead", ["day", "week"])
 def test_the_forecast_warns_of_a_stampede_in_every_window(site, ahead):
     stampede = a_busy_site()

@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from delayedq.desk.models import ReplyTemplate, SavedView, State
-from tests.browser.accessibility import NARROW, READERS, problems
+from tests.browser.accessibility import EACH_READER, NARROW, READERS, problems
 from tests.browser.conftest import SCREENSHOTS
 from tests.browser.site import pass_seconds
 from tests.browser.test_desk_pages import ADMIN, DESK, ann, bob, browser, sqlite, stopped  # noqa: F401 - fixtures
@@ -32,7 +32,7 @@ def insert(page, language):
 
 
 @sqlite
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", EACH_READER)
 @pytest.mark.timeout(600)
 def test_a_day_with_a_colleague_a_template_a_paused_clock_and_a_view(browser, axe, ann, bob, name):  # noqa: F811
     window, theme, language, rules = READERS[name]

@@ -10,7 +10,7 @@ from django.contrib.auth import get_user_model
 from django.utils import timezone
 
 from delayedq.models import FinishedMessage, Message
-from tests.browser.conftest import LOOKS, SCREENSHOTS
+from tests.browser.conftest import EACH_LOOK, SCREENSHOTS
 from tests.browser.given import a_busy_site
 from tests.browser.site import EditsPage, EndedPage, HistoryPage, LoginPage, MessagePage, MessagesPage, Page, Site
 from tests.store.given import message
@@ -57,7 +57,7 @@ def test_a_user_logs_in_and_opens_the_dashboard(visitor, look):
     site.dashboard.arrived()
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", EACH_LOOK)
 def test_the_lists_fit_their_window(site, messages):
     a_busy_site()
 
@@ -159,7 +159,7 @@ def test_a_stampede_is_spread(site):
     assert site.forecast.open().warnings() == []
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", EACH_LOOK)
 def test_long_names_and_keys_leave_room_for_the_rest(store, messages):
     for _ in range(3):
         offer(
@@ -174,7 +174,7 @@ def test_long_names_and_keys_leave_room_for_the_rest(store, messages):
     assert messages.page.locator("#result_list time").first.evaluate("t => t.getClientRects().length") == 1
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", EACH_LOOK)
 def test_one_message_fits_its_window(store, site):
     id_ = offer(
         store, "order-1545", kind="tests.app.tasks.remind", payload='{"args": [1545], "kwargs": {"gate": "B7"}}'
@@ -185,7 +185,7 @@ def test_one_message_fits_its_window(store, site):
     assert page.overflow() <= 0
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", EACH_LOOK)
 def test_a_dead_letter_fits_its_window(site):
     a_busy_site()
     dead = FinishedMessage.objects.failed().latest("finished_at")
@@ -197,7 +197,7 @@ def test_a_dead_letter_fits_its_window(site):
     assert page.shoot("dead-letter").overflow() <= 0
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", EACH_LOOK)
 def test_an_edit_and_its_undo_fit_their_window(store, site, messages):
     for key in ("a", "b", "c"):
         offer(store, f"key-{key}")

@@ -10,7 +10,7 @@ from django.utils import timezone
 from delayedq.models import CronSchedule, FinishedMessage, Message, PausedQueue
 from delayedq.store import worker_registry
 from delayedq.store.protocol import ClaimRequest, Lane
-from tests.browser.conftest import LOOKS
+from tests.browser.conftest import EACH_LOOK
 from tests.browser.given import a_busy_site
 from tests.browser.site import MessagePage, QueuesPage, SchedulesPage
 from tests.cron.given import beat_at, claim_due
@@ -53,7 +53,7 @@ def busy(store):
     return claimed
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", EACH_LOOK)
 def test_the_queues_fit_their_window(site, busy):
     queues = QueuesPage(site).open()
 
@@ -87,7 +87,7 @@ def test_a_worker_links_to_the_message_that_it_runs(site, busy):
     assert "It is leased by web-1:4711 until" in panel.inner_text()
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", EACH_LOOK)
 def test_a_waiting_message_shows_why(site, busy):
     late = Message.objects.filter(queue="mail", lease_token=None).latest("id")
     page = MessagePage(site, late.pk).open()
@@ -107,7 +107,7 @@ def ticking(store, settings):
     assert FinishedMessage.objects.count() >= 3
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", EACH_LOOK)
 def test_the_schedules_fit_their_window(site, ticking):
     schedules = SchedulesPage(site).open()
     assert schedules.shoot("schedules").overflow() <= 0

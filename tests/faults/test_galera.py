@@ -10,7 +10,7 @@ from tests.faults.galera_faults import PROVIDER
 from tests.faults.judged import holds
 from tests.missing import missing
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(300)]
 
 
 def test_everything_holds_while_nodes_leave_and_join_and_are_cut_off(mariadb):

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from tests.faults.judged import holds
 from tests.faults.sqlite_faults import FAULTS
+from tests.nightly import few_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-#: Those of each run; `.ci/nightly` tries all. How a worker gets over `read_only` has a test of its own.
+#: Those of each run; `.ci/nightly` tries the others. How a worker gets over `read_only` has a test of its own.
 FEW = ["fill_disk"]
 
 
-@pytest.mark.parametrize("fault", FAULTS if "DELAYEDQ_TEST_ALL_FAULTS" in os.environ else FEW)
+@pytest.mark.parametrize("fault", few_of(FAULTS, FEW))
 def test_everything_holds_under_each_fault_of_the_file(fault):
     holds("tests.faults.sqlite_faults", fault, as_root=True)

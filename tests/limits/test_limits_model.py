@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from delayedq.limits import setting
 from tests.limits.limits_model import LIMITS
 from tests.limits.limits_run import OPERATIONS, STEP, Run
+from tests.nightly import few_of
 from tests.store.given import NOW, at
 
 pytestmark = pytest.mark.slow
@@ -34,6 +35,8 @@ SETTINGS = settings(
     suppress_health_check=list(HealthCheck),
 )
 CHOICES = [*((name,) for name in LIMITS), *combinations(LIMITS, 2)]
+#: Each by itself, and each with the next one; the other pairs wait for the night.
+FEW = [*((name,) for name in LIMITS), *pairwise(LIMITS)]
 #: What keeps a run going happens more often than the rest.
 WEIGHTS = {"offer": 3, "claim": 4, "claim_all": 2, "end": 8, "pass_time": 4}
 
@@ -74,7 +77,7 @@ def known(monkeypatch):
     return define
 
 
-@pytest.mark.parametrize("names", CHOICES, ids=" and ".join)
+@pytest.mark.parametrize("names", few_of(CHOICES, FEW), ids=" and ".join)
 def test_no_limit_is_exceeded_and_nothing_waits_without_one(store, known, names):
     known(names)
     machine = type("Machine", (LimitMachine,), {"names": names})

@@ -1,6 +1,7 @@
 """Archives whose executors are processes of their own, or that run over Spark Connect, and whose processes are killed.
 
-Their rows are more than the command reads by itself. DELAYEDQ_TEST_SOAK=1 has more of them, and kills more often.
+Their rows are more than the command reads by itself. DELAYEDQ_TEST_SOAK=1, as in `.ci/nightly`, has more of them, and
+kills more often.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ BOTH = (PYTHON_WORKER, EXECUTOR)
 #: What is killed in each step: a process of each kind while files are written, and one of them in each later step.
 VICTIMS = dict.fromkeys(STEPS, BOTH) if SOAK else dict(zip(STEPS, (BOTH, (PYTHON_WORKER,), (EXECUTOR,)), strict=True))
 CLUSTER, CONNECT = ("--master", "local-cluster[2,1,1024]"), ("--remote", "local[2]")
-SOAKING = pytest.mark.skipif(not SOAK, reason="DELAYEDQ_TEST_SOAK=1 runs it")
 
 pytestmark = [
     pytest.mark.parametrize("alias", ["postgresql"], indirect=True),
@@ -94,6 +94,7 @@ def deletes():
     return is_at(ArchiveState.DELETING) and FinishedMessage.objects.count() < ROWS
 
 
+@pytest.mark.nightly
 def test_executors_and_python_workers_that_are_killed_in_each_step_change_no_count(archive):
     archive.start(*CLUSTER)
     ended = []
@@ -115,7 +116,7 @@ def test_a_driver_and_its_connect_server_that_are_killed_while_they_delete_chang
     archive.finish(*CONNECT)
 
 
-@SOAKING
+@pytest.mark.nightly
 @pytest.mark.usefixtures("connect_port")
 @pytest.mark.parametrize("step", STEPS)
 def test_python_workers_that_are_killed_over_connect_change_no_count(archive, step):
@@ -126,7 +127,7 @@ def test_python_workers_that_are_killed_over_connect_change_no_count(archive, st
     archive.finish(*CONNECT)
 
 
-@SOAKING
+@pytest.mark.nightly
 def test_a_driver_that_is_killed_in_each_step_changes_no_count(archive):
     for condition in (*(partial(is_at, step) for step in STEPS), deletes):
         archive.start()

@@ -1,12 +1,11 @@
 """The steps on a standalone cluster whose hosts are cut off in the middle: each message is there once, as it was.
 
-They take minutes, so only DELAYEDQ_TEST_SOAK=1 runs them, as `.ci/nightly` does.
+They take minutes, so `.ci/nightly` runs them.
 """
 
 from __future__ import annotations
 
 import csv
-import os
 import shutil
 import subprocess
 import time
@@ -17,7 +16,6 @@ from tests.missing import missing
 from tests.pipeline.lake import engines
 from tests.server import NoServer
 
-SOAK = os.environ.get("DELAYEDQ_TEST_SOAK") == "1"
 #: More than the command reads by itself, and more than a host does before it is cut off.
 ROWS = 150_000
 KIND = "tests.app.tasks.nothing"
@@ -29,10 +27,7 @@ IN_LAKE = f"SELECT {_TOLD.format('state')} FROM delta_scan(?)"
 STATE = "SELECT state FROM delayedq_pipeline_archivebatch WHERE is_open"
 NOTHING = [(0, None)]
 
-pytestmark = [
-    pytest.mark.timeout(1_200),
-    pytest.mark.skipif(not SOAK, reason="DELAYEDQ_TEST_SOAK=1 runs it"),
-]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1_200)]
 
 
 @pytest.fixture(scope="module")

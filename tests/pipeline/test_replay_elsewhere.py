@@ -48,6 +48,7 @@ def is_sending():
     return Load.objects.exclude(state="loaded").exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
 def test_executors_and_python_workers_that_are_killed_send_nothing_twice(replay):

@@ -16,7 +16,10 @@ from tests.pipeline.queued import history
 @pytest.mark.parametrize(
     ("kind", "place", "dies"),
     # A local server of Spark Connect tries each task once.
-    [("master", "local-cluster[2,1,1024]", "between"), ("remote", "local[2]", "never")],
+    [
+        ("master", "local-cluster[2,1,1024]", "between"),
+        pytest.param("remote", "local[2]", "never", marks=pytest.mark.nightly),
+    ],
 )
 def test_nothing_is_lost_or_doubled(java, python, request, address, store, tmp_path, kind, place, dies):
     if kind == "remote":
