@@ -11,7 +11,6 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from asgiref.sync import sync_to_async
-from django.db import transaction
 
 from delayedq import clock
 from delayedq.conf import get_settings
@@ -20,7 +19,7 @@ from delayedq.exceptions import LeaseLost, PayloadTooLarge, Snooze
 from delayedq.steps.rules import SLEEP, StepNames, check_name
 from delayedq.steps.store import read_steps, record_step
 from delayedq.store import served_store
-from delayedq.worker.exactly_once import refuse_own_end
+from delayedq.worker.exactly_once import refuse_own_end, watched_transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,7 +50,7 @@ class Records(Protocol):
 class StoredRecords:
     """In the database of the queue. Each verb may raise django.db.Error; `write` raises LeaseLost.
 
-    asking: entered around what is asked outside the transaction of a step.
+    asking: entered around what is asked outside the transaction of a step, and around its begin and end.
     """
 
     def __init__(self, claimed: Claimed, asking: AbstractContextManager[None]) -> None:
@@ -69,8 +68,7 @@ class StoredRecords:
         try:
             with ExitStack() as stack:
                 try:
-                    with self._asking:
-                        stack.enter_context(transaction.atomic(using=alias, durable=True))
+                    stack.enter_context(watched_transaction(self._asking, alias, durable=True))
                 except RuntimeError as error:
                     raise RuntimeError(
                         f"A step commits its own transaction on {alias!r}, so it can't be called within another one: "
@@ -78,14 +76,16 @@ class StoredRecords:
                     ) from error
                 yield
         except LeaseLost:
-            refuse_own_end(self._claimed, alias)
+            with self._asking:
+                refuse_own_end(self._claimed, alias)
             raise
 
     def write(self, name: str, result: str) -> None:
-        record_step(self._store, self._claimed, name, result)
+        record_step(self._store, self._claimed, name, result)  # it may wait for another transaction
 
     def now(self) -> datetime:
-        return self._store.now()
+        with self._asking:
+            return self._store.now()
 
 
 class RecordsInMemory:

@@ -20,12 +20,14 @@ from delayedq.worker.transitions import AttemptResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
     from delayedq.worker.attempt import Attempt
 
 
 logger = logging.getLogger("delayedq")
+
+#: Seconds between two looks whether `enforce` is over, which takes less than a millisecond.
+SHORT = 0.0001
 
 
 class Deadlines:
@@ -42,7 +44,9 @@ class Deadlines:
     def __init__(self, wake: Callable[[], None], patience: float = inf) -> None:
         self._wake = wake
         self._patience = patience
-        self._lock = threading.Lock()
+        #: Held by `enforce` alone. Threads that may be interrupted take no lock: on Python 3.14 the exception may come
+        #: between its acquisition and the block that releases it.
+        self._enforcing = threading.Lock()
         #: By running thread: the moment (monotonic) at which it is interrupted.
         self._running: dict[int, float] = {}
         #: By thread that was interrupted: the moment at which its statements are given up; infinity: they were.
@@ -72,27 +76,32 @@ class Deadlines:
 
     def execute_exactly_once(self, attempt: Attempt) -> AttemptResult:
         """Run an exactly-once task under its timeout, if it has one; its commit is never interrupted."""
-        limit: AbstractContextManager[object] = (
-            TimeLimit(self, attempt) if attempt.may_be_interrupted else nullcontext()
-        )
-        return _explained(execute_exactly_once(attempt, limit))
+        if not attempt.may_be_interrupted:
+            return _explained(execute_exactly_once(attempt, nullcontext()))
+        try:
+            return _explained(execute_exactly_once(attempt, TimeLimit(self, attempt)))
+        finally:
+            self.disarm()  # it may have been interrupted while it entered or left its limit
 
     def arm(self, attempt: Attempt) -> None:
         """From now until `disarm`, the calling thread may be interrupted: when the timeout of its task is over."""
-        limit = attempt.time_limit()
-        with self._lock:
-            deadline = time.monotonic() + limit
-            self._running[threading.get_ident()] = deadline
-            self._armed[threading.get_ident()] = deadline, attempt
+        thread, deadline = threading.get_ident(), time.monotonic() + attempt.time_limit()
+        self._interrupted.pop(thread, None)
+        self._armed[thread] = deadline, attempt
+        self._running[thread] = deadline
         self._wake()  # the loop may be about to sleep for longer than that
 
     def disarm(self) -> None:
-        """From now on the calling thread is not interrupted, also not by an exception that is on its way."""
-        with self._lock:
-            self._running.pop(threading.get_ident(), None)
-            self._armed.pop(threading.get_ident(), None)
-            interrupted = self._interrupted.pop(threading.get_ident(), None)
-        if interrupted is not None:
+        """From now on the calling thread is not interrupted, also not by an exception that is on its way.
+
+        If one is raised in here, call it again.
+        """
+        thread = threading.get_ident()
+        self._running.pop(thread, None)
+        while self._enforcing.locked():  # it may have seen this thread before
+            time.sleep(SHORT)
+        self._armed.pop(thread, None)
+        if self._interrupted.pop(thread, None) is not None:
             self._swallow()
 
     def _swallow(self) -> None:
@@ -105,7 +114,7 @@ class Deadlines:
             pass
 
     def _dropped(self, dropped: sys.UnraisableHookArgs) -> None:
-        """Called in the interrupted thread, perhaps while it holds the lock."""
+        """Called in the interrupted thread."""
         thread = threading.get_ident()
         if dropped.exc_type not in INTERRUPTIONS:
             self._other_hook(dropped)
@@ -120,17 +129,18 @@ class Deadlines:
         that do not end. Returns the seconds until there is more of this to do, or None.
         """
         moment = time.monotonic()
-        with self._lock:
-            for thread, deadline in self._running.items():
+        with self._enforcing:
+            running = list(self._running.items())
+            for thread, deadline in running:
                 if thread not in self._interrupted:
                     self._interrupt(thread, deadline <= moment)
-                elif self._interrupted.get(thread, inf) <= moment:  # `_dropped` takes it away without the lock
+                elif self._interrupted.get(thread, inf) <= moment:  # `_dropped` may take it away meanwhile
                     self._give_up(thread)
-            deadline = min((self._interrupted.get(thread, at) for thread, at in self._running.items()), default=inf)
+            deadline = min((self._interrupted.get(thread, at) for thread, at in running), default=inf)
         return None if deadline == inf else deadline - moment
 
     def _interrupt(self, thread: int, is_late: bool) -> None:
-        """Within the lock: while the thread is armed, it runs this attempt, and its end has not begun."""
+        """Within the lock, so the thread does not get past `disarm`: it runs this attempt, or is about to end it."""
         _, attempt = self._armed[thread]
         is_cancelled = attempt.task.interruptible and attempt.lease_lost
         if is_late or is_cancelled:
@@ -150,8 +160,7 @@ class Deadlines:
         Such a thread is lost, as long as its task swallows TaskTimeout or is in a call into C.
         """
         moment = time.monotonic()
-        with self._lock:
-            lost = [attempt for deadline, attempt in self._armed.values() if deadline + after <= moment]
+        lost = [attempt for deadline, attempt in list(self._armed.values()) if deadline + after <= moment]
         for attempt in lost:
             if attempt not in self._lost:
                 logger.error(

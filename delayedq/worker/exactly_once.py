@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from django.db import Error, connections, transaction
@@ -30,6 +31,7 @@ from delayedq.worker.reporting import write_last
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from delayedq.models import MessageQuerySet
     from delayedq.store.protocol import Claimed, Settled
@@ -44,20 +46,32 @@ def exactly_once(attempt: Attempt) -> Iterator[ExactlyOnceCommit]:
     """A transaction whose last statement is that of `ExactlyOnceCommit.end`. Errors after its commit are logged."""
     commit = ExactlyOnceCommit(attempt)
     try:
-        with ExitStack() as stack:
-            with attempt.asking:
-                stack.enter_context(transaction.atomic(using=commit.alias))
+        with watched_transaction(attempt.asking, commit.alias):
             transaction.on_commit(commit.confirm, using=commit.alias)
             yield commit
-            with attempt.asking:  # until `confirm`: what follows the commit may take its time
-                stack.close()
     except BaseException as error:
         if not commit.committed():
             attempt.written = None  # that was rolled back
             if isinstance(error, LeaseLost):
-                refuse_own_end(attempt.claimed, commit.alias)
+                with attempt.asking:
+                    refuse_own_end(attempt.claimed, commit.alias)
             raise
         logger.exception("%r has succeeded, but what followed its commit failed.", attempt)
+
+
+@contextmanager
+def watched_transaction(asking: AbstractContextManager[None], alias: str, *, durable: bool = False) -> Iterator[None]:
+    """`transaction.atomic()`. `asking` is entered around its BEGIN, and around its COMMIT or ROLLBACK, but not around
+    its body and what follows the commit, which may take their time.
+    """
+    leave = partial(asking.__exit__, None, None, None)
+    with ExitStack() as stack:
+        stack.callback(leave)
+        with asking:
+            stack.enter_context(transaction.atomic(using=alias, durable=durable))
+        transaction.on_commit(leave, using=alias)
+        stack.callback(asking.__enter__)
+        yield
 
 
 def refuse_own_end(claimed: Claimed, alias: str) -> None:
@@ -129,8 +143,7 @@ class ExactlyOnceCommit:
     def confirm(self) -> None:
         """Called first of all that follows the commit."""
         self._confirmed = True
-        self._attempt.asking.__exit__(None, None, None)
-        with suppress(Error):
+        with suppress(Error), self._attempt.asking:
             self._store.tell_ends()
 
     def committed(self) -> bool:
@@ -146,8 +159,9 @@ class ExactlyOnceCommit:
         failures = 0
         while True:
             try:
-                connections[self.alias].close()
-                return bool(self._store.in_history([self._attempt.id])) or self._given_back()
+                with self._attempt.asking:
+                    connections[self.alias].close()
+                    return bool(self._store.in_history([self._attempt.id])) or self._given_back()
             except Error:
                 failures += 1
                 time.sleep(RECONNECTING(failures).total_seconds())

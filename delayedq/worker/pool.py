@@ -117,7 +117,8 @@ class Pool:
             return
         if self._coroutines is None:
             end = partial(self._end, self._ended_in_event_loop)
-            self._coroutines = Coroutines(end, self._note_lack, self._patience)
+            wait = self._wait("what is asked beside async tasks")
+            self._coroutines = Coroutines(end, self._note_lack, self._patience, wait)
         self.in_event_loop += 1
         self._coroutines.submit(attempt)
 
@@ -284,8 +285,11 @@ class Coroutines:
         end: Callable[[AttemptResult], None],
         note_lack: Callable[[Iterable[BaseDatabaseWrapper]], None] = lambda _: None,
         patience: float = inf,
+        wait: AbstractContextManager[Any] | None = None,
     ) -> None:
         self._patience = patience
+        #: Around what the one thread asks that no task has asked for.
+        self._wait = wait or nullcontext()
         self._end = end
         self._note_lack = note_lack
         self._loop = asyncio.new_event_loop()
@@ -376,14 +380,19 @@ class Coroutines:
         try:
             if time.monotonic() - self._checked > CHECK_CONNECTIONS or may_be_dead(self._opened):
                 self._checked = time.monotonic()
-                self._asking, self._opened = await sync_to_async(_check_connections)(len(self._tasks))
+                self._asking, self._opened = await sync_to_async(self._check_connections)(len(self._tasks))
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  whatever happens, the attempt must end
             result = _failed(attempt, error)
         else:
+            attempt.asking = self._wait
             result = await self._execute(attempt) if attempt.start() else _not_started(attempt)
         if isinstance(result.error, OperationalError):
             self._note_lack(self._opened)
         return result
+
+    def _check_connections(self, running: int) -> tuple[int, Mapping[BaseDatabaseWrapper, object]]:
+        with self._wait:
+            return _check_connections(running)
 
     async def _execute(self, attempt: Attempt) -> AttemptResult:
         result = await aexecute(attempt)

@@ -36,12 +36,12 @@ EVERY = 0.5
 
 
 class DatabaseWait:
-    """What one thread waits for: `with wait:` around its statements. It takes two assignments, and no lock.
+    """What one thread waits for: `with wait:` around its statements. It takes a few assignments, and no lock.
 
     alias: of the database; seconds: how long it may take.
     """
 
-    __slots__ = ("alias", "seconds", "since", "thread", "what")
+    __slots__ = ("alias", "known", "seconds", "since", "thread", "what")
 
     def __init__(self, what: str, alias: str, seconds: float) -> None:
         self.what = what
@@ -49,12 +49,14 @@ class DatabaseWait:
         self.seconds = seconds
         self.since = inf
         self.thread = 0
+        #: Its connection, of which the sockets are known: another one if a task has left that to be given up.
+        self.known: BaseDatabaseWrapper | None = None
 
     def __enter__(self) -> None:
-        thread = threading.get_ident()
-        if thread != self.thread:
-            self.thread = thread
-            know_socket(connections[self.alias])
+        connection = connections[self.alias]
+        if connection is not self.known:
+            self.known, self.thread = connection, threading.get_ident()
+            know_socket(connection)
         self.since = time.monotonic()
 
     def __exit__(

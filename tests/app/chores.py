@@ -126,6 +126,15 @@ async def note_async(name):
     await Mark.objects.acreate(name=name, value=str(current_message().attempt))
 
 
+@task(exactly_once=True, max_attempts=1)
+def write_and_fail(path):
+    """Waits in between until this file exists."""
+    Mark.objects.create(name="never there")
+    Path(f"{path}.began").touch()
+    _wait(Path(path).exists)
+    raise ValueError("so what it wrote is rolled back")
+
+
 @task(timeout=timedelta(milliseconds=100), max_attempts=1)
 def spin():
     while True:

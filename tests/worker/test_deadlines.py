@@ -12,6 +12,7 @@ import pytest
 from delayedq import current_message
 from delayedq.core.lifecycle import Raised, Returned
 from delayedq.exceptions import TaskTimeout
+from delayedq.worker.deadlines import Deadlines
 from tests.app import tasks
 from tests.worker.attempts import PATIENCE, attempt_of, playing
 from tests.worker.pools import values, working
@@ -125,6 +126,30 @@ def test_the_pool_says_when_the_next_task_is_late():
         release.set()
         worker.ended(1)
         assert worker.pool.enforce_timeouts() is None
+
+
+@pytest.mark.parametrize("point", ["_wake", "disarm"])
+def test_a_timeout_that_comes_as_an_exactly_once_task_enters_or_leaves_its_limit_is_over_with_it(
+    store, monkeypatch, point
+):
+    """The thread is not interrupted, and its connections are not given up, in the next task."""
+    deadlines = Deadlines(lambda: None)
+    raised = []
+
+    def interrupted(*_):
+        if not raised:
+            raised.append(point)
+            raise TaskTimeout
+
+    real = getattr(deadlines, point)
+    monkeypatch.setattr(deadlines, point, lambda: interrupted() or real())
+    attempt = playing(lambda: 7, task=replace(tasks.play, exactly_once=True, timeout=timedelta(hours=1)))
+    try:
+        ended = deadlines.execute_exactly_once(attempt)
+        assert (raised, ended.outcome, type(ended.error)) == ([point], Raised(), TaskTimeout)
+        assert (deadlines.enforce(), deadlines.overdue(0.0)) == (None, [])
+    finally:
+        deadlines.close()
 
 
 def test_a_timeout_that_comes_as_the_task_ends_harms_nothing():

@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from contextlib import suppress
+from queue import SimpleQueue
 from types import SimpleNamespace
 
 import pytest
@@ -16,10 +17,12 @@ from delayedq import metrics
 from delayedq.management import backends
 from delayedq.models import FinishedMessage, Message, MessageProgress
 from delayedq.store.connecting import know_socket, opened_by
+from delayedq.worker import executor, pool
 from delayedq.worker.silence import Silence
-from tests.app import chores
+from tests.app import chores, tasks
 from tests.app.models import Mark
 from tests.proxy import Proxy
+from tests.worker.attempts import attempt_of
 from tests.worker.conftest import eventually, marked
 
 pytestmark = pytest.mark.slow
@@ -83,6 +86,49 @@ def test_sockets_that_are_never_answered_again_keep_nobody_from_new_ones(through
     assert one.finish()[0] == 0
 
 
+@on_servers
+def test_a_rollback_that_is_not_answered_ends(through, proxy, tmp_path):
+    """Of an exactly-once task that has no timeout."""
+    one = through("--lease", "8", "--threads", "1")
+    chores.write_and_fail.enqueue(str(tmp_path / "go"))
+    eventually((tmp_path / "go.began").exists)
+    proxy.forget()
+    (tmp_path / "go").touch()
+    eventually(FinishedMessage.objects.exists)
+    chores.note.enqueue("after it")  # in the same thread
+    eventually(lambda: marked("after it"))
+    one.send(signal.SIGTERM)
+    assert one.finish()[0] == 0
+    ended = FinishedMessage.objects.get(kind=chores.write_and_fail.module_path)
+    assert (ended.outcome, "so what it wrote is rolled back" in ended.errors) == ("failed", True)
+    assert not marked("never there")
+
+
+@on_servers
+@pytest.mark.parametrize("asked", ["its connections", "its arguments"])
+def test_what_is_asked_before_an_async_task_is_not_waited_for_without_end(alias, monkeypatch, asked):
+    """In the one thread of all async tasks, and before the timeout of this one begins."""
+
+    def ask(*_):
+        with connections[alias].cursor() as cursor:
+            cursor.execute(SLEEP[connections[alias].vendor])
+
+    silence, ended = Silence("The test", alias, lease=2.0), SimpleQueue()
+    attempt = attempt_of(tasks.aecho, Mark.objects.create(name="of"))
+    place, name = (pool, "_check_connections") if asked == "its connections" else (executor, "load_call")
+    monkeypatch.setattr(place, name, ask)
+    coroutines = pool.Coroutines(ended.put, wait=silence.wait("what is asked beside async tasks"))
+    silence.start()
+    try:
+        coroutines.submit(attempt)
+        assert isinstance(ended.get(timeout=20).error, Error)
+    finally:
+        silence.stop()
+        silence.join()
+        coroutines.stop()
+    assert silence.abandoned == 1
+
+
 @pytest.fixture
 def never_set_up(alias, monkeypatch):
     """A connection that gets no answer while Django sets up its session, and the descriptor of the one before."""
@@ -120,6 +166,30 @@ def test_a_session_that_is_never_set_up_is_given_up_and_nothing_else(alias, neve
     assert (silence.abandoned, other.recv(1)) == (1, b"x")
     mine.close()
     other.close()
+
+
+@on_servers
+def test_so_is_that_of_the_connection_which_takes_the_place_of_a_session_that_was_dropped(alias, monkeypatch):
+    """A task that leaves a transaction open loses its session."""
+    silence = Silence("The test", alias, lease=2.0)
+    wait = silence.wait("what is asked beside a task")
+    with wait:
+        connections[alias].ensure_connection()
+    connections[alias].close()
+    del connections[alias]
+    statement = SLEEP[connections[alias].vendor]
+    with monkeypatch.context() as patch:
+        kind = type(connections[alias])
+        patch.setattr(kind, "init_connection_state", lambda one: one.connection.cursor().execute(statement))
+        silence.start()
+        try:
+            with pytest.raises(Error), wait:
+                connections[alias].ensure_connection()
+        finally:
+            silence.stop()
+            silence.join()
+    assert silence.abandoned == 1
+    connections[alias].close()
 
 
 @on_servers
