@@ -69,12 +69,17 @@ def read(
     snapshot = table.snapshot()
     values: dict[str, Collection[Any]] = {"source": [source]}
     values |= {} if queues is None else {"queue": queues}
+    repeated: set[tuple[int, int]] = set()
     if both := books.in_both(snapshot, source, still):
-        repeated = WantedRows(since, until, values | {"batch": both})
-        stored = _without(stored, read_files(table, repeated.files(snapshot), repeated, _SAME))
+        of_both = WantedRows(since, until, values | {"batch": both})
+        for part in read_files(table, of_both.files(snapshot), of_both, _SAME):
+            repeated.update(_ends(part))
+        repeated.intersection_update(_ends(stored))
     wanted = WantedRows(since, until, values)
-    archived = read_files(table, wanted.files(snapshot), wanted, names)
-    return pa.concat_tables([stored.select(names), *archived])
+    needed = names if not repeated else [*names, *(name for name in _SAME if name not in names)]
+    archived = read_files(table, wanted.files(snapshot), wanted, needed)
+    # Of what is in both, the database has the newer one: it may have been changed since it was restored.
+    return pa.concat_tables([stored.select(names), *(_without(part, repeated).select(names) for part in archived)])
 
 
 def find(
@@ -148,12 +153,15 @@ def _row(row: Mapping[str, Any], source: str) -> dict[str, Any]:
     return {**row, **own}
 
 
-def _without(stored: pa.Table, repeated: Iterator[pa.Table]) -> pa.Table:
+def _without(rows: pa.Table, others: set[tuple[int, int]]) -> pa.Table:
     """The rows whose id and end are not among the others."""
-    others = {(id_, end) for part in repeated for id_, end in zip(*_ends(part), strict=True)}
-    mask = [(id_, end) not in others for id_, end in zip(*_ends(stored), strict=True)]
-    return stored.filter(pa.array(mask, pa.bool_()))
+    ids = pa.array({id_ for id_, _ in others}, pa.int64())
+    if not others or not pc.any(pc.is_in(rows.column("id"), value_set=ids)).as_py():
+        return rows
+    return rows.filter(pa.array([end not in others for end in _ends(rows)], pa.bool_()))
 
 
-def _ends(table: pa.Table) -> tuple[list[int], list[int]]:
-    return table.column("id").to_pylist(), pc.cast(table.column("finished_at"), pa.int64()).to_pylist()
+def _ends(table: pa.Table) -> Iterator[tuple[int, int]]:
+    """The id of each row, and when it ended."""
+    ends = pc.cast(table.column("finished_at"), pa.int64())
+    return zip(table.column("id").to_pylist(), ends.to_pylist(), strict=True)

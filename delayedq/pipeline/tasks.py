@@ -5,12 +5,14 @@ To have them, add "delayedq.pipeline" to INSTALLED_APPS.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import subprocess
 import sys
 from contextlib import contextmanager
 from datetime import timedelta
+from hashlib import sha256
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
@@ -35,9 +37,13 @@ _TOLD = 2000
 
 @task(**somewhere())
 def schedule_step(arguments: list[str]) -> str:
-    """Run one step, such as `["archive"]`, unless it is waiting or running already. Tells what became of that."""
-    scheduled = run_step.schedule_in(timedelta(), arguments, key=arguments[0], on_conflict="keep")
-    return str(scheduled.outcome)
+    """Run one step, such as `["archive"]`, unless it is waiting or running already. Tells what became of that.
+
+    Reports with other arguments are others: a daily and a weekly one may run at the same time.
+    """
+    step = arguments[0]
+    key = step if step != "report" else f"{step} {sha256(json.dumps(arguments).encode()).hexdigest()[:16]}"
+    return str(run_step.schedule_in(timedelta(), arguments, key=key, on_conflict="keep").outcome)
 
 
 @task(max_attempts=5, **somewhere())

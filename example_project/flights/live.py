@@ -1,7 +1,8 @@
 """A Delta table of what has ended, which a stream keeps minutes behind the queue.
 
-Each message of a PostgreSQL database is in it once. Of other databases ends that were recorded late may be missing: see
-"Streaming" in the pipeline's reference.
+Each message of a PostgreSQL database is in it once: one that is changed later, as its result expires or it is
+discarded, comes again, and takes the place of its former row. Of other databases ends that were recorded late may be
+missing: see "Streaming" in the pipeline's reference.
 
 Spark writes down in its checkpoint what a batch holds before it runs the batch, and runs it again after a kill. The
 table takes each number of a batch once, in the commit that adds its rows. So both belong together: the checkpoint is a
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from delayedq.pipeline.spark import register
@@ -59,7 +61,8 @@ def _add(frame: DataFrame, number: int, path: Path) -> None:
 
 
 def add(rows: pa.Table, number: int, path: Path) -> bool:
-    """Commit the rows of this batch. False, and nothing is changed, if they were before.
+    """Commit the rows of this batch, each in the place of an older one of the same message, if there is one. False, and
+    nothing is changed, if they were before.
 
     Raises deltalake's CommitFailedError if another stream has committed at the same moment.
     """
@@ -68,5 +71,19 @@ def add(rows: pa.Table, number: int, path: Path) -> bool:
     if last is not None and last >= number:
         return False
     once = CommitProperties(app_transactions=[Transaction(STREAM, number)], max_commit_retries=0)
-    write_deltalake(table or str(path), rows, mode="append", commit_properties=once)
+    if table is None or not _has_any(table, rows):
+        write_deltalake(table or str(path), rows, mode="append", commit_properties=once)
+        return True
+    same = "old.id = new.id AND old.finished_at = new.finished_at"
+    merging = table.merge(rows, same, "new", "old", commit_properties=once)
+    merging.when_matched_update_all().when_not_matched_insert_all().execute()
     return True
+
+
+def _has_any(table: DeltaTable, rows: pa.Table) -> bool:
+    """Whether there are rows of these messages. Files that end before them are not read."""
+    if not rows.num_rows:
+        return False
+    ended, ids = rows.column("finished_at"), rows.column("id")
+    same = pc.field("id").isin(ids.combine_chunks()) & (pc.field("finished_at") >= pc.min(ended))
+    return bool(table.to_pyarrow_dataset().count_rows(filter=same))

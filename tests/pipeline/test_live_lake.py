@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,14 +30,33 @@ def ids(path):
 
 
 def test_a_batch_that_is_run_again_is_added_once(tmp_path):
-    rows = pa.table({"id": [1, 2]})
+    rows = of(a=1, b=2)
 
     assert add(rows, 0, tmp_path)
     assert not add(rows, 0, tmp_path)
-    assert add(pa.table({"id": [3]}), 1, tmp_path)
+    assert add(of(c=3), 1, tmp_path)
     assert not add(rows, 0, tmp_path)
 
     assert ids(tmp_path) == [1, 2, 3]
+
+
+def of(minute=0, **messages):
+    """Rows of messages that ended in this minute, by their state."""
+    ended = [datetime(2013, 3, 8, 12, minute, tzinfo=UTC)] * len(messages)
+    ends = pa.array(ended, pa.timestamp("us", "UTC"))
+    return pa.table({"id": [*messages.values()], "state": [*messages], "finished_at": ends})
+
+
+def test_a_message_that_is_changed_takes_the_place_of_its_former_row(tmp_path):
+    """As its result expires, or it is discarded: PostgreSQL writes the row anew, and the stream has it again."""
+    for number, rows in enumerate([of(succeeded=1, failed=2), of(minute=5, failed=3), of(discarded=2, cancelled=4)]):
+        assert add(rows, number, tmp_path)
+        assert not add(rows, number, tmp_path)
+    assert add(of(minute=9, succeeded=2), 3, tmp_path)  # it was retried, and ended again
+    assert ids(tmp_path) == [1, 2, 2, 3, 4]
+    rows = DeltaTable(str(tmp_path)).to_pyarrow_table()
+    found = zip(rows["id"].to_pylist(), rows["state"].to_pylist(), strict=True)
+    assert {(id_, state) for id_, state in found if id_ == 2} == {(2, "discarded"), (2, "succeeded")}
 
 
 @pytest.mark.parametrize(

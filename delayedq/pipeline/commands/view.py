@@ -51,9 +51,10 @@ def viewed(
     columns: those of MESSAGES that are read of the database; the others are NULL.
 
     The database is read first, as of one moment, and the lake is listed after that: what an archive has deleted by then
-    was published earlier. What it publishes between the two is in both, and is left out of the database's part. Which
-    batches can't be in both is asked before all that, and again after the database was read: a restore may have put
-    rows back meanwhile. Of a lake that several databases share, it is the rows of this one. Raises LakeUnusable.
+    was published earlier. What it publishes between the two is in both, and is left out of the database's part; what
+    was restored is left out of the lake's. Which batches can't be in both is asked before all that, and again after the
+    database was read: a restore may have put rows back meanwhile. Of a lake that several databases share, it is the
+    rows of this one. Raises LakeUnusable.
     """
     settled = books.settled()
     with _database(pipeline, columns) as (database, is_small):
@@ -64,9 +65,14 @@ def viewed(
             return
         source, snapshot = books.source_of(pipeline.store.alias), lake.table.snapshot()
         both = books.in_both(snapshot, source, still)
-        published = lake.history(snapshot=snapshot, source=source)
-        repeated = lake.history(snapshot=snapshot, source=source, batches=both) if both else None
-        only = database if repeated is None else without(database, repeated)
+        again = [number for number, at in books.restored(both).items() if at is not None]
+        only, published = database, lake.history(snapshot=snapshot, source=source)
+        if moving := [number for number in both if number not in again]:
+            only = without(only, lake.history(snapshot=snapshot, source=source, batches=moving))
+        if again:  # the database has the newer one: it may have been changed since
+            restored = lake.history(snapshot=snapshot, source=source, batches=again)
+            others = published.where(~F.col("batch").isin(*again))
+            published = others.unionByName(without(restored, database))
         yield View(only, published, is_small and snapshot.row_count <= SMALL_ROWS)
 
 

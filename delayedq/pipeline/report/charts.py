@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, MaxNLocator, NullLocator, PercentFormatter
 
 from delayedq.pipeline.report import words
-from delayedq.pipeline.report.facts import DAY, GROWTH, HOUR, moment
+from delayedq.pipeline.report.facts import DAY, GROWTH, HOUR, OTHERS, moment
 from delayedq.pipeline.report.tables import curve
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ def waits(figures: ReportFigures, label: str) -> str:
 
 def by_kind(figures: ReportFigures, label: str) -> str:
     """From p50 by p95 to p99, of wait and of run time, for the kinds with most messages."""
-    names = [row["kind"] for row in kinds(figures)[:MOST_KINDS]]
+    names = [row["kind"] for row in kinds(figures) if row["kind"] != OTHERS][:MOST_KINDS]
     chart = ReportChart(height=0.9 + 0.3 * len(names), columns=2, share_y=True)
     for axes, measure in zip(chart.axes, ("wait", "run"), strict=True):
         rows = {row["kind"]: row for row in figures.rows("by_kind", measure=measure)}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from markupsafe import Markup
 
 from delayedq.pipeline.report import charts, words
-from delayedq.pipeline.report.facts import HOUR, OTHER_EXCEPTIONS, moment
+from delayedq.pipeline.report.facts import HOUR, OTHER_EXCEPTIONS, OTHERS, moment
 from delayedq.pipeline.report.tables import ALL, COVERED
 
 if TYPE_CHECKING:
@@ -134,8 +134,9 @@ def backlog(figures: ReportFigures) -> Markup:
 
 
 def kinds(figures: ReportFigures) -> Markup:
-    rows = charts.kinds(figures)
-    work = {row["kind"]: row["mean"] * row["n"] for row in rows}
+    every = charts.kinds(figures)
+    rows = [row for row in every if row["kind"] != OTHERS] or every
+    work = {row["kind"]: row["mean"] * row["n"] for row in every}
     heaviest = max(rows, key=lambda row: work[row["kind"]])
     slowest = max(rows, key=lambda row: row["p95"])
     text = _say(
@@ -149,7 +150,8 @@ def kinds(figures: ReportFigures) -> Markup:
     else:
         text += _say("; the slowest was {}, with a p95 of {}.", slowest["kind"], words.duration(slowest["p95"]))
     if len(rows) > charts.MOST_KINDS:
-        text += _say(" The chart shows the {} most frequent of {} tasks.", charts.MOST_KINDS, len(rows))
+        number = f"{len(rows)}" if len(rows) == len(every) else f"more than {len(rows)}"
+        text += _say(" The chart shows the {} most frequent of {} tasks.", charts.MOST_KINDS, number)
     return text
 
 

@@ -283,6 +283,8 @@ def _sqlite(url: str) -> sqlite3.Connection:
     return raw
 
 
-def _sha256(text: str | None) -> str | None:
-    """The body of SQLITE_FUNCTION."""
-    return None if text is None else sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+def _sha256(text: str | bytes | None) -> str | None:
+    """The body of SQLITE_FUNCTION. SQLite stores bytes in columns of texts, too; they are read as texts."""
+    if text is None:
+        return None
+    return sha256(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -103,6 +103,22 @@ def test_what_a_restored_database_holds_again_is_seen_once(pipeline, archiving):
 
 
 @ONE_STORE
+def test_what_was_restored_and_changed_then_is_seen_as_it_is_now(pipeline, archiving):
+    """Else a dead letter that was discarded would be one for ever, and `replay` would send it again."""
+    history(6)
+    backup = list(FinishedMessage.objects.filter(id__gt=2))
+    list(archiving().run(NOW))
+    FinishedMessage.objects.bulk_create(backup)
+    ArchiveBatch.objects.update(restored_at=NOW)
+    FinishedMessage.objects.filter(id=3).update(outcome="cancelled")
+
+    with viewed(pipeline) as view:
+        rows = view.messages.select("id", "state").collect()
+    assert sorted(row.id for row in rows) == EACH
+    assert {row.id for row in rows if row.state == "cancelled"} == {3}
+
+
+@ONE_STORE
 def test_a_report_without_a_lake_reads_the_database(spark, store, address, tmp_path, capsys):
     history(6)
     lake, output = str(tmp_path / "none"), str(tmp_path / "report")

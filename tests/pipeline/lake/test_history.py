@@ -78,6 +78,19 @@ def test_rows_that_are_in_both_count_once(moved, store):
     assert ids(lake=moved.path, until=NOW - DAY * 2) == [1, 2, 3, 4]
 
 
+@ONE_STORE
+def test_of_what_is_in_both_the_database_has_the_newer_one(moved, store):
+    """A dead letter that was restored, and discarded then."""
+    restore(*archived_ends(moved))
+    FinishedMessage.objects.filter(id=3).update(outcome="cancelled")
+    for columns in (["id", "state"], ["state", "id", "batch", "finished_at"]):
+        rows = history.read(lake=moved.path, columns=columns)
+        assert rows.column_names == columns
+        states = dict(zip(rows.column("id").to_pylist(), rows.column("state").to_pylist(), strict=True))
+        assert (rows.num_rows, states[3], states[4]) == (10, "cancelled", "succeeded")
+    assert history.read(lake=moved.path, columns=["state"]).column("state").to_pylist().count("cancelled") == 1
+
+
 def archived_ends(table):
     rows = history.read(lake=table.path, columns=["id", "finished_at", "batch"]).to_pylist()
     archived = [one for one in rows if one["batch"] is not None]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from math import inf
+from types import SimpleNamespace
 
 import pytest
 
-from delayedq.pipeline.report import words
+from delayedq.pipeline.report import sentences, words
+from delayedq.pipeline.report.facts import OTHERS
 
 
 @pytest.mark.parametrize(
@@ -76,3 +78,15 @@ def test_a_span_is_said_to_the_second_if_it_is_short(length, since, until):
     begins = datetime(2013, 3, 8, 23, 49, 3, tzinfo=UTC)
 
     assert words.times(begins, begins + length) == (since, until)
+
+
+@pytest.mark.parametrize(("more", "said"), [({}, "of 14 tasks"), ({OTHERS: 900}, "of more than 14 tasks")])
+def test_the_other_tasks_together_are_not_one_task(more, said):
+    numbers = {f"app.task{number}": 100 - number for number in range(14)} | more
+    rows = [{"kind": kind, "n": n, "mean": 1.0, "p95": float(n)} for kind, n in numbers.items()]
+
+    text = sentences.kinds(SimpleNamespace(rows=lambda table, **where: rows)).striptags()
+
+    assert text.startswith("app.task0 took ")
+    assert OTHERS not in text
+    assert text.endswith(f"The chart shows the 12 most frequent {said}.")
