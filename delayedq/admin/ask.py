@@ -62,8 +62,8 @@ class Reply(NamedTuple):
 
 
 def who_and_why(request: HttpRequest) -> tuple[str, str]:
-    """The name of the user, and the reason that they have given; "": none."""
-    return request.user.get_username(), request.POST.get("why", "").strip()[:WHY_LENGTH]
+    """The name of the user, and the reason that they have given, without NUL, which no database keeps; "": none."""
+    return request.user.get_username(), request.POST.get("why", "").replace("\0", "").strip()[:WHY_LENGTH]
 
 
 class AskingAdmin(ReadOnlyAdmin):

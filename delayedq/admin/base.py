@@ -74,7 +74,7 @@ class ReadOnlyAdmin(AnyAdmin):
         """The same for a page that has asked for other permissions than that to view this model."""
         request.current_app = self.admin_site.name  # as all views of the admin do
         site = self.admin_site.each_context(request)
-        base = {**site, "title": title, "opts": self.opts, "media": self.media}
+        base = {**site, "title": title, "opts": self.opts, "media": self.media, "why": request.POST.get("why", "")}
         base["frame"] = "admin/delayedq/fragment.html" if FRAGMENT in request.headers else "admin/base_site.html"
         return TemplateResponse(request, f"admin/delayedq/{template}", {**base, **context})
 

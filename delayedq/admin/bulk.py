@@ -198,7 +198,9 @@ class BulkAdmin(ReadOnlyAdmin):
         demand_filter(request, chosen.asked)
         if chosen.ids == []:
             return self._back(request, _("Tick messages first."))
-        form = action.form(request.POST) if "confirmed" in request.POST else None
+        # All that match are confirmed with the bound that the confirmation said.
+        is_confirmed = "confirmed" in request.POST and (chosen.ids is not None or "chosen" in request.POST)
+        form = action.form(request.POST) if is_confirmed else None
         try:
             if form is not None and form.is_valid() and "preview" not in request.POST:
                 return self._do(request, action, form, chosen)

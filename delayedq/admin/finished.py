@@ -36,7 +36,7 @@ from delayedq.operations.bulk import only_dead, place_of_ended, preview_dead
 from delayedq.operations.counting import Count
 from delayedq.operations.error_groups import BUCKETS, KNOWN, SHOWN, WIDTH, ErrorGroups, Order, error_groups
 from delayedq.operations.group_names import name_of
-from delayedq.operations.lists import ended_list
+from delayedq.operations.lists import EndedList, ended_list
 from delayedq.operations.reading import of_one_reading
 from delayedq.operations.timeline import log_in, records_in
 from delayedq.operations.wording import grouped, seconds, visible
@@ -279,10 +279,10 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
         demand_filter(request, request.GET)
         try:
             selection = asked.selection().searching() if reads else asked.selection()
-            page, count, by_id = ended_list(self.store, selection, before)
-            found = [*by_id, *page.rows]
+            listed = ended_list(self.store, selection, before)
         except ValidationError:
-            selection, page, count, found = EndedSelection(), Page[FinishedMessage]([], None), Count(0, exact=True), []
+            selection, listed = EndedSelection(), EndedList(Page([], None), Count(0, exact=True), [])
+        found, count = [*listed.by_id, *listed.page.rows], listed.number
         context = {
             "filter": asked,
             "tabs": tabs_of(request, self.store, now, "ended"),
@@ -291,9 +291,9 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
             "state": request.GET.get("outcome", ""),
             "searched": searched_in_history(selection, found) if reads and before is None else "",
             "rows": rows([shown(one, payload=reads) for one in found], now, payload=reads),
-            "everything": _everything(selection.key, count),
+            "everything": _everything(selection, count),
             "how_many": count if selection.outcome == Outcome.FAILED else None,  # only dead letters can be retried
-            **self.paging(request, page, count, now),
+            **self.paging(request, listed.page, listed.total, now),
         }
         if before is None:
             archived = self.archived_like(request, selection.key)
@@ -339,11 +339,15 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
         return found._replace(rows=without_errors(rows(found.rows, self.store.now())))
 
 
-def _everything(key: str | None, count: Count | None) -> str:
-    """What all dead letters that match are; "": there are none, or this is a further page."""
-    if count is None or (key is not None and count == Count(0, exact=True)):
+def _everything(selection: EndedSelection, count: Count | None) -> str:
+    """What all dead letters that match are; "": there are none, this is a further page, or arguments were searched,
+    which is not done to the end.
+    """
+    if count is None or selection.argument is not None:
         return ""
-    return _("all dead letters that match") if key is None else all_with_key(key)
+    if selection.key is None:
+        return _("all dead letters that match")
+    return "" if count == Count(0, exact=True) else all_with_key(selection.key)
 
 
 def rows(messages: Iterable[FinishedMessage], now: datetime, *, payload: bool = False) -> list[EndedRow]:

@@ -84,8 +84,9 @@ def _all(queue: str) -> Iterator[Item]:
     """What is unassigned, in order, a page at a time."""
     after: str | None = ""
     while after is not None:
-        rows, after = page_of_unassigned(Item.objects.all(), [queue], after, DEALT)
-        yield from rows
+        page = page_of_unassigned(Item.objects.all(), [queue], after, DEALT)
+        yield from page.rows
+        after = page.after
 
 
 @dataclass(slots=True)

@@ -208,13 +208,14 @@ def assign_ticked(request: HttpRequest, site: Any = None) -> HttpResponse:  # no
     if not all(rules.may(request.user, verb, queue) for verb in ("view", "assign")):
         raise Http404
     form = AssignForm(request.POST, queue=queue)
-    seen = dict(part.split(".", 1) for part in request.POST.getlist("items") if TICKED.fullmatch(part))
+    ticked = [part.split(".", 1) for part in request.POST.getlist("items") if TICKED.fullmatch(part)]
+    seen = {int(pk): int(number) for pk, number in ticked}
     if not form.is_valid() or not seen:
         messages.error(request, _("Tick items, and choose to whom they are assigned."))
         return _to_team(request, queue)
     user, count, refused = form.cleaned_data["user"], 0, Counter[str]()
     for item in rules.visible(request.user).filter(queue=queue, pk__in=list(seen)[:TICKED_AT_ONCE]).in_order():
-        item.assignment = int(seen[str(item.pk)])
+        item.assignment = seen[item.pk]
         try:
             item.assign(user, by=request.user)
         except DeskError as error:

@@ -7,7 +7,7 @@ the order is in the address (`after`), so that nothing is counted or skipped.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from itertools import product
+from itertools import batched, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delayedq.desk.models import ENDING, ORDER, Item, State
@@ -26,10 +26,14 @@ LAPSED = 200
 
 
 class ItemPage(NamedTuple):
-    """Some items, and where the next ones begin (None: these are the last)."""
+    """Some items, and where the next ones begin (None: these are the last).
+
+    is_cut: there are more, which are not continued.
+    """
 
     rows: list[Item]
     after: str | None
+    is_cut: bool = False
 
 
 class ItemPosition(NamedTuple):
@@ -146,16 +150,17 @@ def has_unassigned(items: Any, queue: str) -> bool:
     return rows.order_by("skill", *ORDER).first() is not None or bool(_lapsed(items, queue))
 
 
-def found(items: Any, queues: list[str], text: str, size: int) -> ItemPage:
-    """Those of these items of the queues whose message has this number, or whose key is `text`, open or not; and of the
-    first SEARCHED open ones of each queue those whose key has it. They are not continued.
+def found(items: Any, queues: Iterable[str], text: str, size: int) -> ItemPage:
+    """Those of these items whose message has this number, or whose key is `text`, open or not; and of the first
+    SEARCHED open ones of each of the queues those whose key has it. The open ones come first.
     """
     keys = set(_of_number(items, text.removeprefix("#"))) | set(_of_key(items, text))
     for queue in queues:
         rows = items.open().filter(queue=queue).in_order().values_list("pk", "key")[:SEARCHED]
         keys |= {pk for pk, key in rows if key and text.casefold() in key.casefold()}
-    rows = items.filter(pk__in=sorted(keys)[: 10 * size], queue__in=queues)
-    return ItemPage(sorted(rows, key=lambda item: (not item.is_open, *place(item)))[:size], None)
+    found = (row for some in batched(keys, SEARCHED) for row in items.filter(pk__in=some))
+    rows = sorted(found, key=lambda item: (not item.is_open, *place(item)))
+    return ItemPage(rows[:size], None, len(rows) > size)
 
 
 def _of_number(items: Any, text: str) -> Iterator[int]:

@@ -99,10 +99,11 @@ def _to_review(user: Any, items: Any) -> Count:
     return Count(len(pending.rows), exact=True if pending.after is None else None)
 
 
-def _pending(user: Any, items: Any) -> open_items.ItemPage:
-    """The first decisions of others that are pending review."""
+def _pending(user: Any, items: Any, after: str = "") -> open_items.ItemPage:
+    """A page of the decisions of others that the user may review."""
     rows = items.filter(state=State.REVIEW).exclude(decided_by=user).select_related("decided_by")
-    return open_items.page_of_queues(rows, list(open_items.queues_of(rows)), "", SHOWN)
+    queues = [queue for queue in open_items.queues_of(rows) if rules.may(user, "review", queue)]
+    return open_items.page_of_queues(rows, queues, after, SHOWN)
 
 
 def _waiting(user: Any, items: Any) -> list[OpenQueue]:
@@ -132,7 +133,10 @@ def team_page(
     queues = {name: bounded_rows(_open(items, name), COUNTED) for name in open_items.queues_of(items.open())}
     chosen = items.select_related("holder")
     names, after = [queue] if queue else list(queues), request.GET.get("after", "")
-    page = open_items.found(chosen, names, text, SHOWN) if text else _of_team(chosen, only, names, after)
+    if text:
+        page = open_items.found(chosen.filter(queue=queue) if queue else chosen, names, text, SHOWN)
+    else:
+        page = _of_team(chosen, only, names, after)
     may_see = request.user.has_perm("delayedq_desk.view_item")
     may_deal = bool(queue) and may_see and rules.may(request.user, "assign", queue)  # the groups are the same for both
     shown = f"{link(request, 'team')}?{urlencode(filters.asked | ({'after': after} if after else {}))}"
@@ -141,6 +145,7 @@ def team_page(
         "now": now,
         "rows": rows_of(page.rows, now),
         "after": page.after,
+        "is_cut": page.is_cut,
         "queue": queue,
         "only": only,
         "queues": queues,
@@ -188,12 +193,9 @@ def review(request: HttpRequest, site: Any = None) -> HttpResponse:
     """The decisions of others that wait for the user's review; those that nobody is named for are the handler's."""
     items: Any = rules.visible(request.user)
     now = store_for(items.db).now()
-    may = [
-        row
-        for row in rows_of(_pending(request.user, items).rows, now)
-        if rules.may(request.user, "review", row.item.queue)
-    ]
-    return framed(request, site, "review", {"title": _("Review"), "now": now, "rows": may})
+    page = _pending(request.user, items, request.GET.get("after", ""))
+    context = {"title": _("Review"), "now": now, "rows": rows_of(page.rows, now), "after": page.after}
+    return framed(request, site, "review", context)
 
 
 @never_cache

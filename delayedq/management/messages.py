@@ -27,6 +27,7 @@ from delayedq.masking import shown
 from delayedq.models import FinishedMessage, Message, with_renewals
 from delayedq.operations import exporting
 from delayedq.operations.browsing import PAGE, find_ended, find_live
+from delayedq.operations.counting import Count
 from delayedq.operations.explain import explain
 from delayedq.operations.group_names import name_of
 from delayedq.operations.lists import ended_list, live_list
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from django.core.management.base import OutputWrapper
 
     from delayedq.operations.browsing import Page
-    from delayedq.operations.counting import Count
     from delayedq.store.base import Store
 
     AnyMessage = Message | FinishedMessage
@@ -131,13 +131,15 @@ class Listed:
 def _live(store: Store, options: dict[str, Any], now: datetime) -> Listed:
     selection, prefix = live_selection(options, now), options["key"]
     first = live_list(store, selection, payload=prefix is None)
-    if prefix is not None:  # a search also finds an id
+    number = first.number
+    if prefix is not None and first.search is not None:  # a search also finds an id
         first.page.rows[:] = [one for one in first.page.rows if (one.key or "").startswith(prefix)]
+        number = number if first.search.is_cut else Count(len(first.page.rows), exact=True)
     found, reached = _first(first.page, lambda after: live_list(store, selection, after).page, options["limit"])
     rows = with_renewals(found, now, store.alias)
     titles = [_("id"), _("state"), _("task"), _("key"), pgettext("state", "due"), _("attempt"), _("queue")]
-    assert first.number is not None
-    told, paused = Listed(first.number, [*rows], reached, titles), paused_now(store)
+    assert number is not None
+    told, paused = Listed(number, [*rows], reached, titles), paused_now(store)
     for one in rows:
         state, remark = state_of(one, now, paused)
         told.values.append({"state": state, **{name: getattr(one, name) for name in LIVE}})
@@ -152,12 +154,14 @@ def _ended(store: Store, options: dict[str, Any], now: datetime) -> Listed:
     if options["search"] is not None:
         selection = selection.searching()
     first = ended_list(store, selection)
+    number = first.number
     if options["search"] is not None:
         first.page.rows[:0] = first.by_id
+        number = first.total
     found, reached = _first(first.page, lambda before: ended_list(store, selection, before).page, options["limit"])
     titles = [_("id"), _("state"), _("task"), _("key"), _("ended"), _("attempts"), _("queue"), _("error")]
-    assert first.number is not None
-    told = Listed(first.number, [*found], reached, titles)
+    assert number is not None
+    told = Listed(number, [*found], reached, titles)
     for one in map(shown, found):
         named = name_of(one.fingerprint) if one.fingerprint is not None else None
         values = {"state": one.outcome, "group": named, **{name: getattr(one, name) for name in ENDED_COLUMNS}}

@@ -13,6 +13,7 @@ from django.utils.translation import ngettext
 from delayedq.core.bounds import EARLIEST
 from delayedq.management.arguments import age
 from delayedq.management.telling import add_json, as_json
+from delayedq.operations.acts import note
 from delayedq.operations.pruning import prune
 from delayedq.operations.wording import grouped, printable
 
@@ -51,6 +52,8 @@ def run_prune(store: Store, out: OutputWrapper, options: dict[str, Any]) -> int:
     done: list[Done] = []
     for dead_letters, before in moments.items():
         done.append(_run(store, before, options["queue"], dead_letters=dead_letters, dry_run=options["dry_run"]))
+        if done[-1].deleted and not options["dry_run"]:
+            note(store, _said(done[-1]))
         if not options["json"]:
             out.write(_said(done[-1]))
     if options["json"]:

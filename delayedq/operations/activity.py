@@ -57,7 +57,7 @@ class Utilisation(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Activity:
     """`window`: seconds that were looked at. `due`: what waits of queues and tasks that are not paused. Latencies in
-    seconds, None if nothing started. `average`: busy threads over the window.
+    seconds, None if nothing started. `average`: busy threads over the window; what runs still has run since its claim.
     """
 
     window: float
@@ -104,7 +104,10 @@ def activity(store: Store, now: datetime) -> Activity:
     seconds: defaultdict[str, float] = defaultdict(float)
     for row in tasks:
         seconds[row.queue] += row.busy(since)
-    busy = _running(store, workers)
+    running = _running(store, workers)
+    for queue, claimed_at in running:
+        seconds[queue] += max(0.0, (now - max(claimed_at or now, since)).total_seconds())
+    busy = Counter(queue for queue, _ in running)
     return Activity(
         window,
         len(rows),
@@ -172,11 +175,11 @@ def _waiting(store: Store, now: datetime, paused: Paused) -> tuple[QuerySet[Mess
 # Threads
 
 
-def _running(store: Store, workers: Sequence[Worker]) -> Counter[str]:
-    """How many messages of each queue workers ran at their last heartbeat."""
+def _running(store: Store, workers: Sequence[Worker]) -> list[tuple[str, datetime | None]]:
+    """Of each message that workers ran at their last heartbeat: its queue, and when it was claimed."""
     ids = [id_ for worker in workers for id_ in running_ids(worker)][:MOST]
-    rows = Message.objects.using(store.alias).filter(id__in=ids).values_list("queue", flat=True)
-    return Counter(rows) if ids else Counter()
+    rows = Message.objects.using(store.alias).filter(id__in=ids).values_list("queue", "claimed_at")
+    return list(rows) if ids else []
 
 
 def _by_queue(

@@ -80,20 +80,23 @@ def _record_of(edit: Edit, number: int, of: dict[str, str], *, is_paused: bool) 
     return EditedMessage(edit=edit, message_id=-1 - number, generation=0, before=before, after=after)  # of no message
 
 
-def undo_pauses(store: Store, records: Sequence[EditedMessage]) -> set[int]:
-    """Pause again what was resumed, and the reverse, if it still is as it was left; returns the numbers of those."""
+def undo_pauses(store: Store, records: Sequence[EditedMessage], by: str = "") -> set[int]:
+    """Pause again what was resumed, and the reverse, if it still is as it was left; returns the numbers of those.
+
+    by: the name of the user who undoes it.
+    """
     now, undone = paused_now(store), set()
     for record in records:
         left = json.loads(record.after)
         what = QUEUE if QUEUE in left else TASK
         name, is_paused = left[what], left["paused"]
         known = now.queues if what == QUEUE else now.kinds
-        if (name in known) is is_paused and _turn(store, what, name, to_paused=not is_paused):
+        if (name in known) is is_paused and _turn(store, what, name, by, to_paused=not is_paused):
             undone.add(record.message_id)
     return undone
 
 
-def _turn(store: Store, what: str, name: str, *, to_paused: bool) -> bool:
+def _turn(store: Store, what: str, name: str, by: str, *, to_paused: bool) -> bool:
     if what == QUEUE:
-        return pause(name, "", store) if to_paused else resume(name, store)
-    return pause_task(name, "", store) if to_paused else resume_task(name, store)
+        return pause(name, by, store) if to_paused else resume(name, store)
+    return pause_task(name, by, store) if to_paused else resume_task(name, store)

@@ -216,6 +216,16 @@ def find_ended(store: Store, text: str) -> list[FinishedMessage]:
     return list(_by_id(listed(FinishedMessage.objects.using(store.alias)).defer("result"), text).values())
 
 
+def ended_by_id(store: Store, selection: EndedSelection) -> list[FinishedMessage]:
+    """Of a search: the message that has the searched text as its id, if the filters select it and its key does not
+    begin with that, too.
+    """
+    text = selection.key or ""
+    rows = replace(selection, key=None).messages(store.alias)
+    found = _by_id(listed(rows).defer("result"), text).values()
+    return [row for row in found if not (row.key or "").startswith(text)]
+
+
 def _by_id[Row: (Message, FinishedMessage)](rows: QuerySet[Row], text: str) -> dict[int, Row]:
     id_ = id_in(text)
     return {} if id_ is None else rows.in_bulk([id_])

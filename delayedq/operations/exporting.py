@@ -14,7 +14,7 @@ from unicodedata import normalize
 
 from delayedq.masking import shown
 from delayedq.models import FinishedMessage, Message
-from delayedq.operations.browsing import find_all, scan_history, scan_live
+from delayedq.operations.browsing import ended_by_id, find_all, scan_history, scan_live
 from delayedq.operations.wording import printable
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ def ended_rows(store: Store, selection: EndedSelection, *, payload: bool) -> Ite
     """The ended messages of a selection, the latest first. payload: as for `live_rows`."""
     selection = selection.searching() if payload else selection
     rows = FinishedMessage.objects.using(store.alias)
+    by_id = [one.pk for one in ended_by_id(store, selection)]
+    yield from _rows(_in_order(rows, by_id), ENDED, payload=payload)
     for ids in _pages(lambda before: scan_history(store, selection, before, AT_ONCE)):
         yield from _rows(_in_order(rows, ids), ENDED, payload=payload)
 

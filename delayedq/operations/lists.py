@@ -9,10 +9,9 @@ from delayedq.operations.browsing import (
     KeyPosition,
     Page,
     SearchResult,
+    ended_by_id,
     ended_page,
     find,
-    find_ended,
-    id_in,
     live_page,
 )
 from delayedq.operations.counting import LEASED, Count, count_live, counted_ended, counted_live, leased_page
@@ -33,11 +32,16 @@ class LiveList(NamedTuple):
 
 
 class EndedList(NamedTuple):
-    """One page, with a count if it is the first. `by_id`: of it, before its rows, what has the searched text as id."""
+    """One page, with a count if it is the first. `by_id`: before its rows, what has the searched text as its id."""
 
     page: Page[FinishedMessage]
     number: Count | None
     by_id: list[FinishedMessage]
+
+    @property
+    def total(self) -> Count | None:
+        """The count, with what was found by its id."""
+        return None if self.number is None else self.number._replace(number=self.number.number + len(self.by_id))
 
 
 def live_list(
@@ -73,12 +77,4 @@ def ended_list(store: Store, selection: EndedSelection, before: Position | None 
     if before is not None:
         return EndedList(ended_page(store, selection, before), None, [])
     page, count = counted_ended(store, selection)
-    return EndedList(page, count, _by_id(store, selection, page.rows))
-
-
-def _by_id(store: Store, selection: EndedSelection, known: list[FinishedMessage]) -> list[FinishedMessage]:
-    """Messages whose id is the text that was searched as a key: a number can be either."""
-    if selection.key is None or id_in(selection.key) is None:
-        return []
-    ids = {row.pk for row in known}
-    return [row for row in find_ended(store, selection.key) if row.pk not in ids]
+    return EndedList(page, count, ended_by_id(store, selection))

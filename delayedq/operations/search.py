@@ -68,7 +68,8 @@ def single(found: list[Hit]) -> Hit | None:
 
 
 def _live(store: Store, text: str) -> Iterator[Hit]:
-    given = text.removeprefix("#")
+    number = text.removeprefix("#")
+    given = text if id_in(number) is None else number
     for row in by_key(store, given, Selection(as_of=store.now()))[:MOST]:
         key = row.key or ""
         yield Hit(Thing.MESSAGE, key, row.pk, row.kind, row.pk == id_in(given) or key == text)

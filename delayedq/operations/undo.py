@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,8 @@ def undo(store: Store, edit: Edit, after: int = 0, by: str = "") -> EditProgress
     changed, skipped, calls, last = 0, 0, 0, 0
     for records in islice(_chunks(store, edit, after), CHUNKS):
         with transaction.atomic(using=store.alias):
-            undone = _UNDO[edit.action](store, records)
+            undo = partial(undo_pauses, by=by) if edit.action == PAUSE else _UNDO[edit.action]
+            undone = undo(store, records)
             EditedMessage.objects.using(store.alias).filter(edit=edit, message_id__in=undone).update(undone=True)
         changed, skipped = changed + len(undone), skipped + len(records) - len(undone)
         calls, last = calls + 1, records[-1].pk

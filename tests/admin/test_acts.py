@@ -80,6 +80,13 @@ def _undo(operator):
     return [str(note) for note in page.context["messages"]]
 
 
+def test_who_undoes_a_resume_has_paused_it(operator, some):
+    pause("mail", "bob")
+    operator.post(f"{QUEUES}resume/?queue=mail")
+    _undo(operator)
+    assert PausedQueue.objects.get().paused_by == "ann"
+
+
 def test_a_pause_that_is_another_by_now_is_not_undone(operator, some):
     operator.post(f"{QUEUES}pause/?queue=mail")
     resume("mail")

@@ -62,7 +62,23 @@ def test_a_row_of_a_worker_that_is_no_json_breaks_no_page(operator, store, runni
         assert operator.get(url).status_code == 200
 
 
+def test_a_nul_in_a_reason_is_left_out_and_a_reason_that_was_typed_stays(operator, store):
+    id_ = offer(store, "a")
+    do(operator, "cancel", id_, why=" no\0 more ")
+    assert Edit.objects.get().why == "no more"
+    page = operator.post(f"{QUEUES}limit/?scope={echo.module_path}", {"rate": "often", "why": "for now"})
+    assert 'name="why" value="for now"' in page.content.decode()
+
+
 # Forged choices
+
+
+def test_all_that_match_are_not_changed_before_the_bound_of_their_confirmation_is_known(operator, store):
+    offer(store, "a")
+    given = {"action": "cancel", "confirmed": "yes", "everything": "on", "query": ""}
+    page = operator.post(f"{MESSAGES}act/", given)
+    assert page.context["preview"].changing == (1, True)
+    assert Message.objects.count() == 1
 
 
 def act(client, chosen):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from urllib.parse import urlencode
 
 import pytest
 from django.db import connections
@@ -191,6 +192,35 @@ def test_what_is_found_by_its_id_or_its_payload_is_not_offered_as_all(operator, 
     id_ = offer(store, "a", '{"args":["Berlin"]}')
     for text in ("Berlin", str(id_), "nothing"):
         assert 'name="everything"' not in operator.get(MESSAGES, {"q": text}).content.decode()
+
+
+def test_an_argument_of_the_history_is_not_chosen_as_a_whole(operator, store):
+    dead(store, "a", call("Berlin"))
+    query = {"outcome": "failed", "q": "args:Berlin"}
+    page = operator.get(HISTORY, query)
+    assert keys_on(page) == ["a"]
+    assert 'name="everything"' not in page.content.decode()
+
+
+def test_an_id_in_the_history_is_found_as_the_filters_want_it(operator, store):
+    """By page, count and export alike; and what is chosen as a whole are keys."""
+    id_ = dead(store, "a")
+    dead(store, f"{id_}-b")
+    FinishedMessage.objects.bulk_create([_ended(10 * id_, "other")])
+    both = {"outcome": "failed", "q": str(id_)}
+    page = operator.get(HISTORY, both)
+    assert (keys_on(page), page.context["count"]) == (["a", f"{id_}-b"], (2, True))
+    assert f"all whose key begins with “{id_}” (1)" in text_of(page)
+    assert _exported(operator, both) == ["a", f"{id_}-b"]
+    for further in ({"outcome": "succeeded"}, {"queue": "mail"}, {"since": "2100-01-01T00:00"}):
+        page = operator.get(HISTORY, {**both, **further})
+        assert (keys_on(page), page.context["count"]) == ([], (0, True))
+        assert _exported(operator, {**both, **further}) == []
+
+
+def _exported(client, query):
+    told = client.post(f"{HISTORY}export/", {"query": urlencode(query), "format": "json"})
+    return [json.loads(line)["key"] for line in b"".join(told.streaming_content).splitlines()]
 
 
 def test_all_dead_letters_whose_key_begins_so_are_those_of_that_case(operator, store):

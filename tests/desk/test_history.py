@@ -121,6 +121,25 @@ def test_the_team_desk_is_searched_by_key_and_number():
     assert found("LH4") == found("9" * 19) == []
 
 
+def test_a_search_finds_what_is_decided_where_nothing_is_open_any_more():
+    (closed,) = several("LH400")
+    closed.finish(PAID)
+    client = signed_in(person("ann", *ALL))
+    for given in ({"q": "LH400"}, {"q": str(closed.message_id)}, {"q": "LH400", "queue": QUEUE}):
+        assert [row.name for row in client.get("/desk/team/", given).context["rows"]] == ["LH400"]
+    assert client.get("/desk/team/", {"q": "LH400", "queue": "other"}).context["rows"] == []
+
+
+def test_a_search_with_many_hits_shows_the_first_that_are_due_and_says_that_there_are_more():
+    due = timezone.now()
+    items = several(*(f"UA/{number:03}" for number in range(60)))
+    for number, item in enumerate(reversed(items)):
+        Item.objects.filter(pk=item.pk).update(due_or_last=due + timedelta(seconds=number))
+    page = signed_in(person("ann", *ALL)).get("/desk/team/", {"q": "UA/"})
+    assert [row.name for row in page.context["rows"]] == [f"UA/{number:03}" for number in range(59, 9, -1)]
+    assert "There are more" in plain(page)
+
+
 def test_a_search_finds_nothing_in_queues_of_others():
     several("UA1545")
     DeskQueue.objects.create(queue=QUEUE).groups.add(Group.objects.create(name="others"))
@@ -135,6 +154,30 @@ def test_several_are_ticked_and_assigned():
     assert "2 items were assigned to bob." in page
     assert set(Item.objects.filter(holder=bob)) == {one, two}
     assert history(one) == ["lea assigned it to bob"]
+
+
+def test_a_tick_that_was_made_up_breaks_no_page():
+    lea, bob = person("lea", *ALL), person("bob", *ALL)
+    (one,) = several("1")
+    odd = [f"00{one.pk}.{one.assignment}", f"{'9' * 18}.1", "x.1", ""]
+    page = ticked(signed_in(lea), bob, items=odd)
+    assert "1 item was assigned to bob." in plain(page)
+
+
+def test_all_that_waits_for_review_is_on_some_page(monkeypatch):
+    monkeypatch.setattr(views, "SHOWN", 2)
+    ann = person("ann", *ALL)
+    for amount in range(5):
+        item = opened(reviewed, amount)
+        item.take(ann)
+        item.finish(PAID, by=ann)
+    client, found, after = signed_in(person("lea", *ALL)), [], ""
+    while after is not None:
+        page = client.get("/desk/review/", {"after": after}).context
+        found += [row.item.pk for row in page["rows"]]
+        after = page["after"]
+    assert sorted(found) == sorted(Item.objects.values_list("pk", flat=True))
+    assert len(found) == 5
 
 
 def test_what_has_changed_hands_since_it_was_ticked_is_refused_alone():

@@ -87,16 +87,20 @@ ENDED = {
     "error": ("outcome=failed&error=SEAT", ("--error", "SEAT")),
     "key": ("q=fu", ("--state", "ended", "--search", "fu")),
     "task": (f"kind={echo.module_path}", ("--state", "ended", "--task", echo.module_path)),
+    "id": ("q={full}", ("--state", "ended", "--search", "{full}")),
 }
 
 
 @pytest.mark.parametrize("name", ENDED)
 def test_ended_messages_are_those_of_the_admins_page_and_export(client, store, everything, name):
-    query, options = ENDED[name]
+    full = FinishedMessage.objects.get(key="full").pk
+    query, options = ENDED[name][0].format(full=full), [one.format(full=full) for one in ENDED[name][1]]
     page = client.get(f"{HISTORY}?{query}").context
     export = client.post(f"{HISTORY}export/", {"query": query, "format": "json"})
 
-    assert ids(*options) == [row.id for row in page["rows"]] != []
+    listed = told("list", *options)
+    assert [row["id"] for row in listed["messages"]] == [row.id for row in page["rows"]] != []
+    assert (listed["count"], listed["exact"]) == tuple(page["count"])
     assert said("list", *options, "--export", "json") == b"".join(export.streaming_content).decode()
 
 
@@ -115,6 +119,7 @@ def test_a_search_also_looks_at_payloads_and_a_prefix_of_keys_does_not(store, ev
     assert ids("--search", "room 2") == [told("show", "UA2")[0]["id"]]
     assert ids("--search", str(named)) == [named, by_id]
     assert ids("--key", str(named)) == [by_id]
+    assert [told("list", way, str(named))["count"] for way in ("--search", "--key")] == [2, 1]
     assert ids("--key", "room 2") == []
 
 

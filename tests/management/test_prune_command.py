@@ -9,7 +9,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from delayedq.core.lifecycle import FinalOutcome
-from delayedq.models import FinishedMessage, Message
+from delayedq.models import Edit, FinishedMessage, Message
 from delayedq.operations import pruning
 from delayedq.store import retention
 from delayedq.store.protocol import Finish, Lane
@@ -63,6 +63,9 @@ def test_dead_letters_go_on_request_and_only_they(ended):
     assert said.startswith("1 dead letter from before ")
     assert said.endswith(" was deleted.\n")
     assert left() == {"old", "died lately"}
+    prune("--failed-older-than", "30d")  # nothing is left, and nothing recorded
+    prune("--older-than", "30d", "--dry-run")
+    assert [edit.description for edit in Edit.objects.all()] == [said.strip()]
 
 
 def test_both_have_an_age_of_their_own(ended):

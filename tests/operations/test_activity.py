@@ -12,6 +12,7 @@ from delayedq.operations import activity as module
 from delayedq.operations.activity import activity, next_messages, next_ticks
 from delayedq.operations.pauses import pause, pause_task
 from delayedq.store import worker_registry
+from tests.admin.given import run
 from tests.store.given import message
 from tests.store.test_worker_registry import worker
 
@@ -58,6 +59,19 @@ def test_throughput_latency_and_busy_threads_of_the_last_ten_minutes(store, now)
     assert found.average == pytest.approx(302 / 600, abs=0.01)
     assert (found.busy, found.threads) == (0, 8)
     assert [(one.name, one.threads) for one in found.queues] == [("mail", 8)]
+
+
+def test_what_runs_still_is_busy_since_it_was_claimed(store, now):
+    """Else threads that run tasks of an hour would be idle on average."""
+    for key in "ab":
+        store.offer(message(key, scheduled_at=None))
+    ids = [run(store).id for _ in "ab"]
+    Message.objects.filter(id=ids[0]).update(claimed_at=now - timedelta(hours=1))
+    Message.objects.filter(id=ids[1]).update(claimed_at=now - timedelta(minutes=5))
+    worker_registry(store.alias).heartbeat([worker("w1", threads=2, running=str(ids))])
+    found = activity(store, store.now())
+    assert (found.busy, found.average) == (2, pytest.approx(1.5, abs=0.05))
+    assert [one.average for one in found.queues] == [pytest.approx(1.5, abs=0.05)]
 
 
 def test_threads_of_a_queue_are_those_of_the_workers_that_serve_it(store, now):
