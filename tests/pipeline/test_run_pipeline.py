@@ -131,12 +131,14 @@ def held(store):
 def test_a_step_is_scheduled_once_until_it_has_ended(store):
     for _ in range(2):
         tasks.schedule_step(["archive"])
-    tasks.schedule_step(["report", "--output", "/srv/report"])
+    for output in ("daily", "weekly", "daily"):
+        tasks.schedule_step(["report", "--output", output])
 
-    assert sorted(Message.objects.values_list("key", flat=True)) == ["archive", "report"]
+    keys = sorted(Message.objects.values_list("key", flat=True))
+    assert [key.partition(" ")[0] for key in keys] == ["archive", "report", "report"]
     assert set(Message.objects.values_list("kind", flat=True)) == {"delayedq.pipeline.tasks.run_step"}
 
-    [archive, _] = store.claim(ClaimRequest([Lane("default", 0)], 2, timedelta(minutes=1), "w"))
+    [archive, *_] = store.claim(ClaimRequest([Lane("default", 0)], 3, timedelta(minutes=1), "w"))
     assert tasks.schedule_step(["archive"]) == "ignored"
     store.settle([Finish(archive, FinalOutcome.SUCCEEDED, started=0.0, finished=0.0)], "w")
     assert tasks.schedule_step(["archive"]) == "created"

@@ -56,6 +56,8 @@ class SideTable(LakeTable):
     #: The column whose bounds the log knows of each file.
     id_column: ClassVar[str]
     columns: ClassVar[dict[str, str]]
+    #: Rows that have these in common, the id first, are versions of one row: the last that was added stays.
+    identity: ClassVar[tuple[str, ...]] = ()
     partitions: ClassVar[list[str]] = []
 
     def __init__(self, lake: str, options: Mapping[str, str] | None = None) -> None:
@@ -111,6 +113,8 @@ class SideTable(LakeTable):
     def add(self, source: str, batch: int, rows: Sequence[Row]) -> int:
         """Add those of these rows that are not there, and read all of them back; returns how many were added.
 
+        Older versions of them go in the same commit, as the plain result of a step whose task has become sensitive.
+
         rows: with all of `columns`. Raises LakeUnusable, also if they are not there after they were added.
         """
         if not rows:
@@ -120,12 +124,16 @@ class SideTable(LakeTable):
         added = 0
         for _ in range(_ATTEMPTS):
             snapshot = self.snapshot()
-            there = {self._cells(row) for row in self._rows(snapshot, source, ids)}
-            missing = [row for row in rows if self._cells(row) not in there]
+            there = self._rows(snapshot, source, ids)
+            cells = {self._cells(row) for row in there}
+            missing = [row for row in rows if self._cells(row) not in cells]
             if not missing:
                 return added
             own = {"schema_version": VERSION, "source": source, "batch": batch}
-            if self._append(snapshot, [{**row, **own} for row in missing]):
+            new = pa.Table.from_pylist([{**row, **own} for row in missing], self.arrow())
+            older = self._identities(there) & self._identities(missing)
+            kept, removed = self._without(snapshot, source, older) if older else ([], [])
+            if self._append(snapshot, pa.concat_tables([*kept, new]), removed):
                 added += len(missing)
         raise LakeUnusable(f"Rows that were added to {self.path} are not there. Nothing was deleted: run it again.")
 
@@ -196,10 +204,30 @@ class SideTable(LakeTable):
         """A column that an older writer did not know is NULL."""
         return parquet_files.read(self.path, self.files(), path, self.arrow(), wanted)
 
-    def _append(self, snapshot: Snapshot, rows: list[dict[str, Any]]) -> bool:
-        """Write a file and let it count; False, and nothing is changed, if there is a newer version."""
-        added = self._written(pa.Table.from_pylist(rows, self.arrow()), changes=True)
-        return self._commit(snapshot, [added], CommitProperties(max_commit_retries=0))
+    def _identities(self, rows: Sequence[Row]) -> set[tuple[Any, ...]]:
+        return {tuple(row[name] for name in self.identity) for row in rows} if self.identity else set()
+
+    def _without(
+        self, snapshot: Snapshot, source: str, older: set[tuple[Any, ...]]
+    ) -> tuple[list[pa.Table], list[dict[str, Any]]]:
+        """The files of this database that have these rows, and what else is in them."""
+        kept, removed = [], []
+        ids = [id_ for id_, *_ in older]
+        for file in (file for file in self._files(snapshot) if self._may_hold(file, min(ids), max(ids))):
+            rows = self._read(file["path"])
+            columns = zip(*(rows[name].to_pylist() for name in ("source", *self.identity)), strict=True)
+            stays = [own != source or tuple(cells) not in older for own, *cells in columns]
+            if not all(stays):
+                kept.append(rows.filter(pa.array(stays, pa.bool_())))
+                removed.append(file)
+        return kept, removed
+
+    def _append(self, snapshot: Snapshot, rows: pa.Table, removed: Sequence[Mapping[str, Any]]) -> bool:
+        """Write a file that counts instead of these. False, and nothing is changed, if there is a newer version."""
+        now = round(time.time() * 1000)
+        actions: list[AddAction | RemoveAction] = [self._written(rows, changes=True)]
+        actions += [RemoveAction(file["path"], True, now, file["size_bytes"], {}) for file in removed]
+        return self._commit(snapshot, actions, CommitProperties(max_commit_retries=0))
 
     def _written(self, rows: pa.Table, *, changes: bool) -> AddAction:
         """Write a file, which counts when this is committed."""
@@ -250,6 +278,7 @@ class RecordedSteps(SideTable):
         "result": "string",
         "recorded_at": "timestamp",
     }
+    identity: ClassVar[tuple[str, ...]] = ("message_id", "generation", "name", "recorded_at")
 
 
 #: All of them.

@@ -109,7 +109,7 @@ def test_what_was_restored_and_changed_then_is_seen_as_it_is_now(pipeline, archi
     backup = list(FinishedMessage.objects.filter(id__gt=2))
     list(archiving().run(NOW))
     FinishedMessage.objects.bulk_create(backup)
-    ArchiveBatch.objects.update(restored_at=NOW)
+    books.note_restored(ArchiveBatch.objects.values_list("number", flat=True), pipeline.store.now())
     FinishedMessage.objects.filter(id=3).update(outcome="cancelled")
 
     with viewed(pipeline) as view:

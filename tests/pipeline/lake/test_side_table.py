@@ -43,22 +43,35 @@ def test_rows_are_added_once_and_read_back_cell_by_cell(steps):
     assert steps.count() == 3
 
 
-def test_databases_are_told_apart_and_a_changed_row_is_another_one(steps):
+def test_databases_are_told_apart_and_a_step_that_was_done_again_is_another_one(steps):
     steps.add("one", 1, [step(1)])
     assert steps.add("two", 1, [step(1)]) == 1
-    assert steps.add("one", 2, [step(1, result="8")]) == 1
+    assert steps.add("one", 2, [step(1, result="8", recorded_at=MOMENT + timedelta(hours=1))]) == 1
     assert sorted(row["result"] for row in steps.rows("one", [1])) == ["7", "8"]
+
+
+def test_a_masked_result_takes_the_place_of_the_plain_one(steps):
+    """As a task becomes sensitive: what is beside it in the same file stays, as does that of other databases."""
+    steps.add("one", 1, [step(1), step(1, name="other"), step(2)])
+    steps.add("two", 1, [step(1)])
+    steps.add("one", 2, [step(9)])
+    assert steps.add("one", 3, [step(1, result="***"), step(3)]) == 2
+    results = {(row["message_id"], row["name"]): row["result"] for row in steps.rows("one", [1, 2, 3, 9])}
+    assert results == {(1, "é"): "***", (1, "other"): "7", (2, "é"): "7", (3, "é"): "7", (9, "é"): "7"}
+    assert [row["result"] for row in steps.rows("two", [1])] == ["7"]
+    assert (steps.count(), list(steps.faults())) == (6, [])
+    assert steps.add("one", 4, [step(1, result="***")]) == 0
 
 
 def test_of_two_that_saw_the_same_version_one_looks_again(steps, monkeypatch):
     steps.add("one", 1, [step(1)])
     real, others = RecordedSteps._append, [[step(2)], [step(3)]]
 
-    def append(self, snapshot, rows):
+    def append(self, snapshot, rows, removed):
         if others:
             now = others.pop(0)
             assert RecordedSteps(Path(self.path).parent.as_posix()).add("one", 1, now) == 1
-        return real(self, snapshot, rows)
+        return real(self, snapshot, rows, removed)
 
     monkeypatch.setattr(RecordedSteps, "_append", append)
     steps.add("one", 1, [step(2), step(3), step(4)])
