@@ -103,7 +103,7 @@ def workers(environment):
     for one in started:
         one.send_all(signal.SIGCONT)
         one.send_all(signal.SIGKILL)
-        output, _ = one.process.communicate(timeout=10)
+        output, _ = one.process.communicate(timeout=60)
         sys.stdout.write(output)  # pytest shows it if the test has failed
 
 

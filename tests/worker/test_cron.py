@@ -59,7 +59,7 @@ def test_ticks_run_once_each_while_workers_are_killed_on_them(workers, alias):
         eventually(lambda wanted=count: FinishedMessage.objects.count() >= wanted)
         victim = fleet.pop(random.randrange(2))
         victim.send_all(signal.SIGKILL)
-        victim.process.communicate(timeout=10)
+        victim.process.communicate(timeout=60)
         fleet.append(workers(*flags, **variables))
     eventually(lambda: FinishedMessage.objects.count() >= 9)
     for one in fleet:
