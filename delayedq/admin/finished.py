@@ -289,7 +289,7 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
             "chips": chips_of(asked, request.GET, "outcome" if selection.outcome == Outcome.FAILED else ""),
             "has_errors": selection.outcome == Outcome.FAILED,
             "state": request.GET.get("outcome", ""),
-            "searched": searched_in_history(selection, found) if reads and before is None else "",
+            "searched": searched_in_history(selection, found, request.GET) if reads and before is None else "",
             "rows": rows([shown(one, payload=reads) for one in found], now, payload=reads),
             "everything": _everything(selection, count),
             "how_many": count if selection.outcome == Outcome.FAILED else None,  # only dead letters can be retried

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.urls import reverse
 from django.utils.html import format_html
-from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
@@ -164,15 +163,18 @@ def searched(text: str, found: SearchResult) -> str:
     return _("No live message has “%(text)s” as its id, at the beginning of its key, or in its arguments.") % given
 
 
-def searched_in_history(selection: EndedSelection, found: Sequence[FinishedMessage]) -> SafeString | str:
-    """The same in the history, where a search for a key looks at no arguments: it offers to."""
+def searched_in_history(
+    selection: EndedSelection, found: Sequence[FinishedMessage], query: QueryDict
+) -> SafeString | str:
+    """The same in the history, where a search for a key looks at no arguments: it offers to, with the other filters."""
     if selection.argument is not None:
         return in_arguments(selection.argument)
     if not selection.key or found:
         return ""
     text = _("No id or key fits “%(text)s”.") % {"text": visible(selection.key)}
-    query = urlencode({"q": f"{PREFIX}:{selection.key}"})
-    return format_html('{} <a href="?{}">{}</a>', text, query, _("Search the arguments for it"))
+    asked = query.copy()
+    asked["q"] = f"{PREFIX}:{selection.key}"
+    return format_html('{} <a href="?{}">{}</a>', text, asked.urlencode(), _("Search the arguments for it"))
 
 
 def in_arguments(argument: ArgumentText) -> str:

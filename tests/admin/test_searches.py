@@ -105,6 +105,10 @@ def test_a_search_of_the_history_without_a_hit_offers_to_search_the_arguments(op
     assert keys_on(page) == []
     assert 'No id or key fits “Berlin”. <a href="?q=args%3ABerlin">' in page.content.decode()
     assert keys_on(operator.get(HISTORY, {"q": "args:Berlin"})) == ["a"]
+    narrow = operator.get(HISTORY, {"outcome": "failed", "q": "Berlin"}).content.decode()
+    assert '<a href="?outcome=failed&amp;q=args%3ABerlin">' in narrow
+    live = operator.get(MESSAGES, {"queue": "mail", "q": "Berlin"}).content.decode()
+    assert 'finishedmessage/?q=Berlin&amp;queue=mail"' in live
 
 
 @pytest.mark.parametrize("url", [MESSAGES, HISTORY])
