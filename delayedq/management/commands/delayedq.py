@@ -13,6 +13,7 @@ from delayedq.compat import InvalidTaskBackend
 from delayedq.cron.command import CronVerbs
 from delayedq.limits.command import add_channels, run_channels
 from delayedq.management.backends import all_stores, check_answer, check_tables, chosen_store
+from delayedq.management.completion import add_completion, run_completion
 from delayedq.management.development import add_dev, run_dev
 from delayedq.management.doctor import run_check_pending, run_doctor
 from delayedq.management.editing import VERBS, add_change, add_stop, add_undo, run_change, run_stop, run_undo
@@ -80,11 +81,12 @@ class Command(MigratedCommand):
         tortured = subjects.add_parser("torture", help="Kill and freeze workers under load, and judge what they did.")
         add_torture(tortured)
         _add_backend(tortured)
+        add_completion(subjects.add_parser("completion", help="Print what has bash complete all this."))
         CronVerbs.add_arguments(subjects.add_parser("cron", help="The schedules of the settings and the database."))
 
     def execute(self, *args: Any, **options: Any) -> str | None:
-        """A probe has a time limit, and says itself if tables are missing."""
-        self.requires_migrations_checks = options["subject"] != "health"
+        """A probe has a time limit, and says itself if tables are missing; nor is a shell told while it completes."""
+        self.requires_migrations_checks = options["subject"] not in {"health", "completion"}
         return super().execute(*args, **options)
 
     def handle(self, *, subject: str, **options: Any) -> None:
@@ -121,6 +123,7 @@ class Command(MigratedCommand):
             "channels": self._channels,
             "import-from": lambda given: run_import_from(out, given),
             "torture": lambda given: run_torture(out, given),
+            "completion": lambda given: run_completion(self.create_parser("manage.py", "delayedq"), out, given["of"]),
             "cron": CronVerbs(out).do,
         }
 
