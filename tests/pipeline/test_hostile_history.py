@@ -13,6 +13,7 @@ from django.core.management import CommandError, call_command
 from pyarrow import parquet
 from pyspark.errors import StreamingQueryException
 
+from delayedq.history import read
 from delayedq.models import FinishedMessage
 from delayedq.pipeline.lake.table import LakeTable
 from delayedq.pipeline.report.tables import measure, span
@@ -105,6 +106,20 @@ def test_a_value_of_another_type_in_sqlite_names_its_column(spark, store, addres
     register(spark)
     with pytest.raises(Exception, match="has a value in 'priority' that can't be read as int16: it is of the type str"):
         spark.read.format("delayedq").option("address", address.reference).load().collect()
+
+
+@ONE_STORE
+def test_bytes_among_the_texts_of_sqlite_are_archived_as_texts(spark, store, connection, tmp_path):
+    """A column of texts holds what it is given there: the batch could be published, and its rows not be deleted."""
+    history(2)
+    before = dict(FinishedMessage.objects.values_list("id", "payload"))
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE delayedq_finishedmessage SET payload = CAST(payload AS BLOB) WHERE id = 1")
+    lake = str(tmp_path / "lake")
+    call_command("run_pipeline", "archive", "--older-than", "0s", "--lake", lake)
+    assert not FinishedMessage.objects.exists()
+    rows = read(lake=lake, columns=["id", "payload"]).to_pylist()
+    assert {one["id"]: one["payload"] for one in rows} == before
 
 
 @ONE_STORE
