@@ -20,7 +20,8 @@ from tests.management.given import REPORT
 pytestmark = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
 ECHO, DELIVER = tasks.echo.module_path, tasks.deliver.module_path
 #: `dev` runs until it is stopped, and prints what its processes print.
-NO_JSON = {"dev"}
+#: What `completion` prints is for bash.
+NO_JSON = {"completion", "dev"}
 
 
 def leaves(parser, names=()):
