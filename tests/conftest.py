@@ -50,8 +50,8 @@ LEFT_OUT = ["nightly", "slow", "mariadb", "spark"]
 DEFAULT = f"not ({' or '.join(LEFT_OUT)})"
 #: How many tests this run has left out, for each of these marks; "default" are those that the default run does.
 LEFT = Counter()
-#: Here the pages and the words are tested; what they ask of each database, in `operations` and `store`. So
-#: they are slow on all but SQLite.
+#: Here the pages and the words are tested; what they ask of each database, in `operations` and `store`.
+#: So they are slow on all but SQLite.
 SAME_EVERYWHERE = {"admin", "desk", "management"}
 
 

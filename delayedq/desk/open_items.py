@@ -7,7 +7,7 @@ the order is in the address (`after`), so that nothing is counted or skipped.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from itertools import batched, product
+from itertools import batched, islice, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delayedq.desk.models import ENDING, ORDER, Item, State
@@ -157,9 +157,10 @@ def found(items: Any, queues: Iterable[str], text: str, size: int) -> ItemPage:
     keys = set(_of_number(items, text.removeprefix("#"))) | set(_of_key(items, text))
     for queue in queues:
         rows = items.open().filter(queue=queue).in_order().values_list("pk", "key")[:SEARCHED]
-        keys |= {pk for pk, key in rows if key and text.casefold() in key.casefold()}
-    found = (row for some in batched(keys, SEARCHED) for row in items.filter(pk__in=some))
-    rows = sorted(found, key=lambda item: (not item.is_open, *place(item)))
+        hits = (pk for pk, key in rows if key and text.casefold() in key.casefold())
+        keys.update(islice(hits, size + 1))  # they come in order: more of one queue are not shown
+    every = (row for some in batched(keys, SEARCHED) for row in items.filter(pk__in=some))
+    rows = sorted(every, key=lambda item: (not item.is_open, *place(item)))
     return ItemPage(rows[:size], None, len(rows) > size)
 
 

@@ -52,10 +52,11 @@ def run_prune(store: Store, out: OutputWrapper, options: dict[str, Any]) -> int:
     done: list[Done] = []
     for dead_letters, before in moments.items():
         done.append(_run(store, before, options["queue"], dead_letters=dead_letters, dry_run=options["dry_run"]))
+        said = _said(done[-1])
         if done[-1].deleted and not options["dry_run"]:
-            note(store, _said(done[-1]))
+            note(store, said)
         if not options["json"]:
-            out.write(_said(done[-1]))
+            out.write(said)
     if options["json"]:
         out.write(as_json([one._asdict() for one in done]))
     return sum(one.deleted + one.kept for one in done)

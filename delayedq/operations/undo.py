@@ -44,8 +44,8 @@ def undo(store: Store, edit: Edit, after: int = 0, by: str = "") -> EditProgress
     changed, skipped, calls, last = 0, 0, 0, 0
     for records in islice(_chunks(store, edit, after), CHUNKS):
         with transaction.atomic(using=store.alias):
-            undo = partial(undo_pauses, by=by) if edit.action == PAUSE else _UNDO[edit.action]
-            undone = undo(store, records)
+            take_back = partial(undo_pauses, by=by) if edit.action == PAUSE else _UNDO[edit.action]
+            undone = take_back(store, records)
             EditedMessage.objects.using(store.alias).filter(edit=edit, message_id__in=undone).update(undone=True)
         changed, skipped = changed + len(undone), skipped + len(records) - len(undone)
         calls, last = calls + 1, records[-1].pk
