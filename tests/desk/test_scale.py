@@ -243,8 +243,8 @@ def test_pages_go_on_where_the_last_one_ended(store):
     for read in (lambda after: open_items.page(desk.items(), after, 7), lambda after: of_queues(queues, after)):
         found, after = [], ""
         while after is not None:
-            rows, after = read(after)
-            found += rows
+            page = read(after)
+            found, after = found + page.rows, page.after
         assert found == expected
     client = Client()
     client.force_login(ann)
