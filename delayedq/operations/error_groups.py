@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from delayedq.store.figures import ErrorGroupStore, Extent, Newest
 
 #: At most this many groups are known, and so many shown at once.
-KNOWN, SHOWN = 1_000, 50
+KNOWN, SHOWN = 10_000, 50
 #: Groups in one statement.
 AT_ONCE = 200
 #: Each group is counted up to this number, and those that have more up to FULL together, but at least so far.
-LEAST, FULL = 1_000, 100_000
+LEAST, FULL = 1_000, 500_000
 #: The latest of each group that a trend has at most.
 MOST_LATELY = 1_000
 #: A trend has so many buckets of so many seconds.

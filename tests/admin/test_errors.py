@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from copy import copy
 from datetime import timedelta
 
 import pytest
@@ -146,6 +147,24 @@ def test_the_error_of_most_dead_letters_comes_first_and_all_can_be_reached(opera
         ["app.aaa", "app.bbb"],
     )
     assert operator.get(ERRORS, {"sort": "nothing"}).context["rows"] == []
+
+
+def test_of_more_than_a_thousand_errors_the_largest_comes_first_and_all_can_be_reached(operator, store, monkeypatch):
+    monkeypatch.setattr("delayedq.operations.error_groups.SHOWN", 500)
+    monkeypatch.setattr("delayedq.admin.finished.SHOWN", 500)
+    like = FinishedMessage.objects.get(pk=dead(store, "a"))
+    copies = [copy(like) for _ in range(1_200)]
+    for number, row in enumerate(copies, 1):
+        row.pk, row.fingerprint = like.pk + number, min(number, 1_198)  # the last three are of one error
+        row.error = f"app.E{row.fingerprint}: of a kind"
+    FinishedMessage.objects.bulk_create(copies, batch_size=500)
+    found, after = [], 0
+    while after is not None:
+        page = operator.get(ERRORS, {"after": after})
+        found, after = found + page.context["rows"], page.context["next"]
+    assert (found[0].name, found[0].size) == ("app.E1198", "3")
+    assert {row.name for row in found} == {"app.Full", *(f"app.E{number}" for number in range(1, 1_199))}
+    assert "not all are listed" not in text_of(page)
 
 
 def test_a_group_is_counted_up_to_a_bound(operator, store, monkeypatch):
