@@ -48,6 +48,7 @@ class Reply(NamedTuple):
     """What is told. `did` False: nothing was changed, and nothing is logged.
 
     level: that of Django's message, if nothing was changed. is_recorded: whether it is among the edits already.
+    recorded: what the edits say of it, if that is neither what is logged nor told: they name what it was done to.
     logged: what the log says of it, if it is not what is told; None: it is logged already. of: the object that the log
     is about; None: no single one. back: where else to go.
     """
@@ -59,6 +60,7 @@ class Reply(NamedTuple):
     of: Model | None = None
     back: str = ""
     is_recorded: bool = False
+    recorded: str = ""
 
 
 def who_and_why(request: HttpRequest) -> tuple[str, str]:
@@ -93,7 +95,7 @@ class AskingAdmin(ReadOnlyAdmin):
             messages.add_message(request, answer.level, answer.told)
             return
         if not answer.is_recorded:
-            note(self.store, answer.logged or answer.told, *who_and_why(request))
+            note(self.store, answer.recorded or answer.logged or answer.told, *who_and_why(request))
         if answer.logged is not None:
             said = answer.logged or answer.told
             if answer.of is None:

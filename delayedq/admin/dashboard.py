@@ -45,6 +45,8 @@ from delayedq.operations.busy_threads import BusySpan
 from delayedq.operations.figures import (
     MINUTE,
     MOST_TICKS,
+    THOROUGH,
+    USUAL,
     Ahead,
     Minute,
     Span,
@@ -398,9 +400,10 @@ class DashboardAdmin(TaskPages):
 
     def durations_view(self, request: HttpRequest) -> HttpResponse:
         span = chosen_in(Span, request.GET.get("span"), Span.HOUR)
-        found = durations(self.store, span)
+        is_thorough = "thorough" in request.GET
+        found = durations(self.store, span, times=THOROUGH if is_thorough else USUAL)
         context = {"one_in": round(found.one_in), "tables": tables(found), "tab": "durations"}
-        chosen = {"choices": choices(SPANS), "choice_name": "span", "chosen": span}
+        chosen = {"choices": choices(SPANS), "choice_name": "span", "chosen": span, "is_thorough": is_thorough}
         return self.page(request, "durations.html", _("Durations"), {**context, **chosen})
 
     def threads_view(self, request: HttpRequest) -> HttpResponse:

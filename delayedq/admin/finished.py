@@ -222,7 +222,8 @@ class ArchivedMessages(AskingAdmin):
         note = _("Sent again: the archived message %(id)s.") % {"id": ended.pk}
         self.log_addition(request, Message(id=sent, kind=ended.kind, key=ended.key), note)
         back = reverse("admin:delayedq_message_change", args=[sent])
-        return Reply(_("It was sent again, as message %(id)s.") % {"id": sent}, logged=None, back=back)
+        told = _("It was sent again, as message %(id)s.") % {"id": sent}
+        return Reply(told, logged=None, back=back, recorded=f"Send archived message {ended.pk} again, as {sent}")
 
     def _page_url(self, id_: int) -> str:
         return reverse("admin:delayedq_finishedmessage_change", args=[id_])

@@ -403,7 +403,8 @@ class ScheduleAdmin(NamePages, AskingAdmin):
         def do() -> Reply:
             sent = {**given, "id": schedules.run_now(name).id}
             told = _("Schedule %(name)s is due now, as message %(id)s.") % sent
-            return Reply(told, logged=_("Run by hand, as message %(id)s.") % sent, of=self._row(name))
+            logged = _("Run by hand, as message %(id)s.") % sent
+            return Reply(told, logged=logged, of=self._row(name), recorded=f"Run schedule {name} now")
 
         return self.ask(request, self._asked(name, _("Run it now"), title, said, _("Don't run it")), do)
 

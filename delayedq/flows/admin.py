@@ -140,9 +140,10 @@ class FlowAdmin(AskingAdmin):
     def _act(self, flow: Flow, verb: str) -> Reply:
         if verb == "retry":
             again = grouped(retry_flow(self.store, flow.pk))
-            return Reply(_("Messages that run again: %(number)s.") % {"number": again}, of=flow)
+            told = _("Messages that run again: %(number)s.") % {"number": again}
+            return Reply(told, of=flow, recorded=f"Retry flow {flow.name} #{flow.pk}")
         if cancel_flow(self.store, flow.pk):
-            return Reply(_("The flow is cancelled."), of=flow)
+            return Reply(_("The flow is cancelled."), of=flow, recorded=f"Cancel flow {flow.name} #{flow.pk}")
         return Reply(_("The flow had ended, or was cancelled before."), did=False, level=messages.WARNING)
 
     def _known(self, id_: int) -> Flow:

@@ -28,6 +28,7 @@ from delayedq.management.selecting import (
 from delayedq.management.tables import word
 from delayedq.management.telling import Exit, add_asking, add_json, as_json, confirm, operator, tell, who_and_why
 from delayedq.models import Edit, EditedMessage, FinishedMessage, Message, with_renewals
+from delayedq.operations.argument_search import argument_in
 from delayedq.operations.browsing import id_in, newest_id
 from delayedq.operations.bulk import (
     BulkEdit,
@@ -180,6 +181,10 @@ def _chosen(verb: str, store: Store, options: dict[str, Any]) -> BulkEdit:
     filtered = is_filtered(options, names)
     if bool(options["messages"]) + (filtered or options["all"]) != 1:
         raise CommandError(_("Name messages, or give filters, or --all; not both."))
+    if options["search"] is not None and argument_in(options["search"]):
+        raise CommandError(
+            _("What a search for arguments finds can't be changed as a whole: list it, and name messages.")
+        )
     now, texts = store.now(), options["messages"]
     does, change = DOES[verb], _change(verb, options, now)
     if texts:

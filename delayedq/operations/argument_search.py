@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delayedq.masking import masking_of, masks_anything
@@ -15,12 +16,17 @@ from delayedq.operations.sending import by_name
 from delayedq.store.operator import as_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from django.db.models import QuerySet
 
     from delayedq.store.operator import Position
 
 #: How a search for arguments begins, whatever keys there are.
 PREFIX = "args"
+
+#: A search looks at payloads for so many seconds, of so many first, and then of so many that they have about BYTES.
+LOOKED_FOR, FIRST_LOOK, MOST_AT_ONCE, BYTES = 3.0, 100, 2_000, 16_000_000
 
 _FORM = re.compile(rf"{PREFIX}(?:\.(?P<name>[^\s.:]+))?:(?P<text>.+)", re.DOTALL)
 
@@ -64,10 +70,26 @@ def argument_in(text: str) -> ArgumentText | None:
     return None if found is None else ArgumentText(found["text"], found["name"])
 
 
-def that_show(rows: QuerySet[Any], positions: list[Position], wanted: ArgumentText) -> list[Position]:
-    """Those of these positions of rows at which it is shown."""
+class Look(NamedTuple):
+    """Of some positions, those of rows that show an argument. reached: the last that was looked at, if not all were."""
+
+    shown: set[Position]
+    reached: Position | None
+
+
+def that_show(rows: QuerySet[Any], positions: Sequence[Position], wanted: ArgumentText) -> Look:
+    """Look at the rows of these positions for LOOKED_FOR seconds, of which about BYTES are in memory at once."""
     if not wanted.is_looked_at:
-        return positions
-    found = rows.filter(id__in=[position.id for position in positions]).values_list("id", "kind", "payload")
-    ids = {id_ for id_, kind, payload in found if wanted.is_shown_in(kind, payload)}
-    return [one for one in positions if one.id in ids]
+        return Look({*positions}, None)
+    shown: set[Position] = set()
+    first, size, until = 0, FIRST_LOOK, monotonic() + LOOKED_FOR
+    while some := positions[first : first + size]:
+        first += len(some)
+        found = list(rows.filter(id__in=[one.id for one in some]).values_list("id", "kind", "payload"))
+        ids = {id_ for id_, kind, payload in found if wanted.is_shown_in(kind, payload)}
+        shown.update(one for one in some if one.id in ids)
+        if first < len(positions) and monotonic() >= until:
+            return Look(shown, some[-1])
+        length = sum(len(payload) for _, _, payload in found) // max(len(found), 1)
+        size = min(MOST_AT_ONCE, max(1, BYTES // max(length, 1)))
+    return Look(shown, None)

@@ -116,10 +116,12 @@ def _candidates(argument: ArgumentText | None, limit: int) -> int:
 
 def _shown(page: KeysetPage, rows: QuerySet[Any], argument: ArgumentText, limit: int) -> KeysetPage:
     """Of a page of candidates, those that show the argument: up to `limit`, after which it goes on."""
-    shown = {*that_show(rows, [*page.found, *page.beyond], argument)}
-    found, beyond = ([one for one in positions if one in shown] for positions in (page.found, page.beyond))
+    look = that_show(rows, [*page.found, *page.beyond], argument)
+    found, beyond = ([one for one in positions if one in look.shown] for positions in (page.found, page.beyond))
     if len(found) > limit:
         return KeysetPage(found[:limit], found[limit - 1])
+    if look.reached in page.found:
+        return page._replace(found=found, reached=look.reached, beyond=())
     return page._replace(found=found, beyond=beyond)
 
 
@@ -232,7 +234,8 @@ def _by_id[Row: (Message, FinishedMessage)](rows: QuerySet[Row], text: str) -> d
 
 
 def id_in(text: str) -> int | None:
-    """The text as an id; None if it is not a whole number of 63 bits."""
+    """The text as an id, as `7` or `#7`; None if it is not a whole number of 63 bits."""
+    text = text.removeprefix("#")
     return int(text) if text.isascii() and text.isdigit() and len(text) < len(str(2**63)) else None
 
 

@@ -132,7 +132,9 @@ def _preview_of_all(store: Store, selection: Selection) -> Preview:
         running = count_live(store, replace(selection, state=MessageState.RUNNING))
         skipped = [f"{running} {_(RUNNING)}"] if running.number else []
         count = count.without(running)
-    return Preview(count, skipped, live_page(store, selection).rows[:SAMPLE])
+    rows = live_page(store, selection).rows
+    chosen = [row for row in rows if (row.key or "").startswith(selection.key or "")]  # not that with this id
+    return Preview(count, skipped, chosen[:SAMPLE])
 
 
 def only_dead(selection: EndedSelection) -> EndedSelection:

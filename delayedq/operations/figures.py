@@ -174,7 +174,9 @@ def _bucket(grid: Grid, number: int, arrived: int, failed: int, end: EndedCount 
 
 
 #: At most this many tasks, and queues, are told.
-MOST = 1_000
+MOST = 10_000
+#: What is read of a span, as a multiple of what other pages read: as usual, and on request.
+USUAL, THOROUGH = 1, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +192,12 @@ class DurationFigures:
     span: timedelta
 
 
-def durations(store: Store, span: Span, now: datetime | None = None) -> DurationFigures:
-    """Waits and runs of what ended in a span until now. Reads a bounded number of rows: of large tables, a sample."""
+def durations(store: Store, span: Span, now: datetime | None = None, *, times: int = USUAL) -> DurationFigures:
+    """Waits and runs of what ended in a span until now. Reads a bounded number of rows: of large tables, a sample,
+    which may have none of a task that runs rarely, and not the longest run.
+
+    times: USUAL, or THOROUGH, which reads up to 3 million rows.
+    """
     grid = span.grid(now or store.now())
     stored = operator_store(store.alias).figures
     part, tasks = read_bounded(
@@ -199,6 +205,7 @@ def durations(store: Store, span: Span, now: datetime | None = None) -> Duration
         (microseconds(grid.start), microseconds(grid.end)),
         read=partial(stored.durations, limit=MOST, by_queue=False),
         size=lambda found: found[0].of_all if found else 0,
+        times=times,
     )
     queues = stored.durations(part, MOST, by_queue=True)
     return DurationFigures(_scaled(tasks, part), _scaled(queues, part), part.scale, (now or store.now()) - grid.start)

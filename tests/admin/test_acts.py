@@ -9,12 +9,13 @@ import pytest
 from django.core.management import call_command
 from django.utils import timezone
 
-from delayedq import schedules
+from delayedq import chain, schedules
 from delayedq.models import Edit, PausedQueue, PausedTask
 from delayedq.operations.pauses import pause, resume
 from delayedq.store import worker_registry
 from tests.admin.given import EDITS, offer, text_of, tick
 from tests.admin.given import confirm as confirmed
+from tests.app.tasks import nothing
 from tests.store.test_worker_registry import worker
 
 QUEUES, SCHEDULES = "/admin/delayedq/pausedqueue/", "/admin/delayedq/cronschedule/"
@@ -54,6 +55,18 @@ def test_what_was_done_is_listed_with_who_and_why(operator, some, url):
     assert "the gate is <closed>" in text_of(page)
     assert operator.get(f"{EDITS}{edit.pk}/change/").status_code == 200
     assert Edit.objects.filter(id__gte=edit.pk).count() == 1
+
+
+def test_what_was_done_to_a_flow_and_a_schedule_names_it(operator, store, some):
+    operator.post(f"{SCHEDULES}run/?name=report")
+    flow = chain(nothing.s(), nothing.s()).enqueue(name="import")
+    operator.post(f"/admin/delayedq/flow/{flow.id}/cancel/now/")
+    operator.post(f"/admin/delayedq/flow/{flow.id}/retry/now/")
+    assert [edit.description for edit in Edit.objects.order_by("id")] == [
+        "Run schedule report now",
+        f"Cancel flow import #{flow.id}",
+        f"Retry flow import #{flow.id}",
+    ]
 
 
 @pytest.mark.parametrize(("url", "is_there"), [

@@ -8,7 +8,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 
 from delayedq.core.errors import with_error
-from delayedq.models import FinishedMessage, Message
+from delayedq.models import Edit, FinishedMessage, Message
 from delayedq.operations.archived import find_archived
 from tests.admin.given import HISTORY, text_of
 from tests.missing import missing
@@ -87,6 +87,7 @@ def test_it_is_sent_again_once_confirmed_and_that_is_logged(operator, lake):
     sent = Message.objects.get()
     assert (sent.key, sent.payload, sent.queue, sent.attempt) == ("invoice-1", '{"args": [1, 2]}', "default", 0)
     assert "the archived message 1" in LogEntry.objects.get().get_change_message()
+    assert Edit.objects.get().description == f"Send archived message 1 again, as {sent.pk}"
     assert "A live message has its key" in text_of(operator.post(again(1), follow=True))
     assert Message.objects.count() == 1
 

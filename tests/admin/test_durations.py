@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from delayedq.operations import counting
 from tests.admin.given import text_of
 from tests.operations.test_durations import ended, stored_as_of_now
 
@@ -25,6 +26,22 @@ def test_the_slowest_is_shown_however_rarely_it_runs(operator, store):
     text = text_of(operator.get(DURATIONS, {"span": "day"}))
     assert text.index("tests.rarely") < text.index("tests.often")
     assert "These are the 50 slowest of 61." in text
+
+
+def test_of_a_sample_the_pages_say_what_it_may_lack_and_more_is_read_on_request(operator, store, monkeypatch):
+    monkeypatch.setattr(counting, "MOST", 100)
+    rows = [ended(n, 0.1, 1, kind="tests.often", ago=n) for n in range(1, 3_001)]
+    stored_as_of_now(store, [*rows, ended(4_000, 0.1, 600, kind="tests.rarely")])
+    usual = operator.get(DURATIONS, {"span": "hour"})
+    of_task = operator.get("/admin/delayedq/dashboard/task/", {"name": "tests.often"})
+    for page in (usual, of_task):
+        assert "What runs rarely may be missing, and the longest run is that of the sample." in text_of(page)
+        assert "?span=hour&amp;thorough" in page.content.decode()
+    text = text_of(operator.get(f"{DURATIONS}?span=hour&thorough"))
+    assert "may be missing" not in text
+    assert text.index("tests.rarely") < text.index("tests.often")
+    assert "10 min" in text
+    assert "3,000" in text
 
 
 def test_a_task_links_to_its_page_and_a_bare_queue_to_its_figures(operator, store):

@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from delayedq.models import FinishedMessage, Message
-from delayedq.operations import browsing
+from delayedq.operations import argument_search, browsing
 from tests.admin.given import HISTORY, MESSAGES, choose_all, confirm, dead, keys_on, offer, run, text_of
 from tests.app import tasks
 from tests.store.given import message
@@ -112,6 +112,20 @@ def test_a_search_of_the_history_without_a_hit_offers_to_search_the_arguments(op
 
 
 @pytest.mark.parametrize("url", [MESSAGES, HISTORY])
+def test_a_search_that_takes_too_long_goes_on_with_the_next_page(operator, store, monkeypatch, url):
+    for name, value in {"LOOKED_FOR": 0.0, "FIRST_LOOK": 30, "MOST_AT_ONCE": 30}.items():
+        monkeypatch.setattr(argument_search, name, value)
+    kind = tasks.remind.module_path
+    payloads = [call(17, gate="x" if n % 25 else 17) for n in range(100)]
+    store.offer_many([message(f"{n}", payload, kind=kind) for n, payload in enumerate(payloads)])
+    FinishedMessage.objects.bulk_create(_ended(n, f"{n}", kind=kind, payload=one) for n, one in enumerate(payloads))
+    found = pages(operator, url, {"q": "args.gate:17"})
+    keys = [key for page in found for key in keys_on(page)]
+    assert sorted(keys, key=int) == ["0", "25", "50", "75"]
+    assert len(found) > 1
+
+
+@pytest.mark.parametrize("url", [MESSAGES, HISTORY])
 def test_what_is_masked_is_neither_found_nor_confirmed(operator, member, store, url):
     kind, payload = tasks.pay.module_path, call(17, token="tok_4c11e9")
     offer(store, "a", payload, kind=kind)
@@ -179,6 +193,7 @@ def test_a_search_asks_only_of_tasks_that_have_such_a_key(operator, store, alias
 
 def test_the_message_of_an_id_is_on_the_first_page_alone(operator, store):
     id_ = offer(store, "0")
+    assert keys_on(operator.get(MESSAGES, {"q": f"#{id_}"})) == ["0"]  # as the rows of the list name it
     store.offer_many([message(f"{id_}-{n:03}") for n in range(60)])
     first = operator.get(MESSAGES, {"q": str(id_)})
     second = operator.get(MESSAGES, {"q": str(id_), "after": first.context["next"]})

@@ -223,6 +223,8 @@ def test_what_is_interrupted_names_its_edit_which_can_be_undone(store, monkeypat
         ("undo", "x"),
         ("undo",),
         ("stop", "nobody"),
+        ("cancel", "--search", "args.room:7"),
+        ("retry", "--search", "args:Berlin"),
     ],
     ids=" ".join,
 )
@@ -243,6 +245,15 @@ def test_a_key_that_several_messages_have_is_not_guessed(store):
         with pytest.raises(CommandError, match="may be several messages"):
             call_command("delayedq", "cancel", text, "--yes")
     assert Message.objects.count() == 3
+
+
+@SQLITE
+def test_a_preview_has_no_message_that_a_search_finds_by_its_id_alone(store):
+    id_ = offer(store, "zzz")
+    store.offer_many([message(f"{id_}-{number}") for number in range(3)])
+    assert [row["key"] for row in told("cancel", "--search", f"{id_}", "--dry-run")["messages"]] == [
+        f"{id_}-0", f"{id_}-1", f"{id_}-2",
+    ]  # fmt: skip
 
 
 @SQLITE

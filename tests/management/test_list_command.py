@@ -14,7 +14,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from delayedq.models import FinishedMessage
+from delayedq.models import FinishedMessage, Message
 from delayedq.operations import browsing
 from delayedq.operations.group_names import name_of
 from delayedq.operations.pauses import pause
@@ -41,10 +41,14 @@ def everything(store):
     offer(store, "KL1", queue="slow", kind=echo.module_path)
     offer(store, "held", queue="held")
     run(store, "held")
+    offer(store, "again", queue="again")
+    offer(store, "lost", queue="lost")
+    Message.objects.filter(pk=run(store, "lost").id).update(leased_until=store.now() - timedelta(hours=1))
+    Message.objects.filter(key="again").update(attempt=1)
     pause("slow", store=store)
     dead(store, "full", kind=echo.module_path)
     dead(store, "late", "app.Late: UA1545", priority=0)
-    dead(store, "ok")
+    dead(store, "ok", payload='{"args":["room 9"]}')
     FinishedMessage.objects.filter(key="ok").update(outcome="succeeded", error=None, fingerprint=None)
 
 
@@ -56,6 +60,11 @@ FILTERS = {
     "scheduled": ("state=scheduled", ("--state", "scheduled")),
     "running": ("state=running", ("--state", "running")),
     "paused": ("state=paused", ("--state", "paused")),
+    "retrying": ("state=retrying", ("--state", "retrying")),
+    "lost": ("state=lost", ("--state", "lost")),
+    "since": ("since={soon}", ("--since", "{soon}")),
+    "until": ("until={soon}", ("--until", "{soon}")),
+    "state and time": ("state=due&until={soon}", ("--state", "due", "--until", "{soon}")),
     "priority": ("priority=2", ("--priority", "2")),
     "worker": ("worker=worker-1", ("--worker", "worker-1")),
     "key": ("q=UA", ("--search", "UA")),
@@ -65,7 +74,8 @@ FILTERS = {
 
 @pytest.mark.parametrize("name", FILTERS)
 def test_live_messages_are_those_of_the_admins_page_count_bulk_and_export(client, store, everything, name):
-    query, options = FILTERS[name]
+    soon = f"{timezone.localtime(store.now() + timedelta(minutes=10)):%Y-%m-%dT%H:%M:%S}"
+    query, options = FILTERS[name][0].format(soon=soon), [one.format(soon=soon) for one in FILTERS[name][1]]
     page = client.get(f"{MESSAGES}?{query}").context
     listed = told("list", *options)
     preview = choose_all(client, "cancel", query).context["preview"].changing
@@ -88,13 +98,24 @@ ENDED = {
     "key": ("q=fu", ("--state", "ended", "--search", "fu")),
     "task": (f"kind={echo.module_path}", ("--state", "ended", "--task", echo.module_path)),
     "id": ("q={full}", ("--state", "ended", "--search", "{full}")),
+    "argument": ("q=args:room", ("--state", "ended", "--search", "args:room")),
+    "queue": ("outcome=failed&queue=dying", ("--state", "failed", "--queue", "dying")),
+    "priority": ("outcome=failed&priority=0", ("--state", "failed", "--priority", "0")),
+    "worker": ("outcome=failed&worker=worker-1", ("--state", "failed", "--worker", "worker-1")),
+    "since": ("outcome=failed&since={ago}", ("--state", "failed", "--since", "{ago}")),
+    "group": ("outcome=failed&group={group}", ("--group", "{group}")),
 }
+#: Those that `retry` has, too: it takes dead letters alone.
+RETRIED = {name: [one for one in options if one not in {"--state", "failed"}]
+           for name, (query, options) in ENDED.items() if query.startswith("outcome=failed")}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ENDED)
 def test_ended_messages_are_those_of_the_admins_page_and_export(client, store, everything, name):
-    full = FinishedMessage.objects.get(key="full").pk
-    query, options = ENDED[name][0].format(full=full), [one.format(full=full) for one in ENDED[name][1]]
+    full = FinishedMessage.objects.get(key="full")
+    ago = f"{timezone.localtime(store.now() - timedelta(hours=1)):%Y-%m-%dT%H:%M:%S}"
+    given = {"full": full.pk, "group": name_of(full.fingerprint), "ago": ago}
+    query, options = ENDED[name][0].format(**given), [one.format(**given) for one in ENDED[name][1]]
     page = client.get(f"{HISTORY}?{query}").context
     export = client.post(f"{HISTORY}export/", {"query": query, "format": "json"})
 
@@ -102,6 +123,11 @@ def test_ended_messages_are_those_of_the_admins_page_and_export(client, store, e
     assert [row["id"] for row in listed["messages"]] == [row.id for row in page["rows"]] != []
     assert (listed["count"], listed["exact"]) == tuple(page["count"])
     assert said("list", *options, "--export", "json") == b"".join(export.streaming_content).decode()
+    if name in RETRIED:
+        bulk = told("retry", *([one.format(**given) for one in RETRIED[name]] or ["--all"]), "--dry-run")
+        preview = choose_all(client, "retry", query, HISTORY).context["preview"].changing
+        assert (bulk["changing"], bulk["exact"]) == tuple(preview)
+        assert bulk["changing"] == listed["count"]
 
 
 def test_an_error_group_has_the_name_of_its_address_in_the_admin(client, store, everything):
