@@ -125,13 +125,16 @@ def chips_of(form: ListFilter, query: QueryDict, hidden: str) -> list[Chip]:
 
 def _without(query: QueryDict, *names: str) -> str:
     rest = query.copy()
-    for name in (*names, "after"):
+    for name in (*names, "after", LIMITS_AFTER):
         rest.pop(name, None)
     return f"?{rest.urlencode()}"
 
 
 # Pages. The address of each list has in `after` where its page begins: a position, an id, or a number of rows.
 
+
+#: Of the limits, which stand above the list of channels, the address has it in this.
+LIMITS_AFTER = "limits_after"
 
 #: Rows on a page of a list.
 PER_PAGE = 50
@@ -141,21 +144,23 @@ MOST_SKIPPED = 10_000_000
 
 
 def paging(
-    request: HttpRequest, following: object, said: str = "", *, reached: SafeString | str = ""
+    request: HttpRequest, following: object, said: str = "", *, reached: SafeString | str = "", place: str = "after"
 ) -> dict[str, Any]:
     """The context of `_pages.html`. `following`: where the next page begins; None or "": this is the last.
 
     said: how many rows there are, in words. reached: how far was searched, if there may be more rows behind it.
+    place: what stands before it in the address, where a page has a second list.
     """
     query = request.GET.copy()
-    query.pop("after", None)
+    query.pop(place, None)
     return {
         "said": said,
         "next": following,
         "reached": reached,
         "is_cut": bool(reached),
-        "is_first": not request.GET.get("after"),
+        "is_first": not request.GET.get(place),
         "query": query.urlencode(),
+        "place": place,
     }
 
 
