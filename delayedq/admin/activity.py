@@ -79,7 +79,10 @@ def activity_of(request: HttpRequest, store: Store, now: datetime) -> dict[str, 
         "coming": coming,
         "steps": [_step(step, now, payload=may(request, "view_payload")) for step in steps],
         "busy_workers": [_busy(one) for one in found.workers],
-        "busy_queues": [_busy(one) for one in found.queues],
+        "busy_queues": [_busy(one, is_whole=found.is_whole) for one in found.queues],
+        "more_workers": _part(len(found.workers), found.of_workers),
+        "more_queues": _part(len(found.queues), found.of_queues),
+        "may_view_queues": may(request, "view_pausedqueue"),
     }
 
 
@@ -90,7 +93,7 @@ def _totals(found: Activity) -> Iterator[tuple[str, str, str]]:
     yield _("p95 of latency"), seconds(found.p95), _("p50 %(latency)s") % {"latency": seconds(found.p50)}
     yield _("due now"), str(found.due), ""
     busy = {"busy": grouped(found.busy), "threads": grouped(found.threads)}
-    average = _("%(number)s on average") % {"number": grouped(found.average, digits=1)}
+    average = _("%(number)s on average") % {"number": _bound(grouped(found.average, digits=1), is_whole=found.is_whole)}
     yield _("busy threads"), _("%(busy)s of %(threads)s") % busy, average
 
 
@@ -112,10 +115,22 @@ def backlog_words(outlook: Outlook, now: datetime, window: str) -> str:
     return _("Backlog empty at about %(at)s (from %(first)s to %(last)s, at the rates of the last %(window)s).") % times
 
 
-def _busy(one: Utilisation) -> BusyRow:
-    busy = _("%(busy)s of %(threads)s") % {"busy": grouped(one.busy), "threads": grouped(one.threads)}
-    average = "" if one.average is None else grouped(one.average, digits=1)
+def _busy(one: Utilisation, *, is_whole: bool = True) -> BusyRow:
+    number = _bound(grouped(one.busy), is_whole=is_whole)
+    busy = _("%(busy)s of %(threads)s") % {"busy": number, "threads": grouped(one.threads)}
+    average = "" if one.average is None else _bound(grouped(one.average, digits=1), is_whole=is_whole)
     return BusyRow(visible(one.name), busy, average, min(100, round(100 * one.busy / max(one.threads, 1))))
+
+
+def _bound(number: str, *, is_whole: bool) -> str:
+    """The number, or that there are at least so many."""
+    return number if is_whole else _("at least %(number)s") % {"number": number}
+
+
+def _part(shown: int, number: int) -> str:
+    """Such as "10 of 300"; "" if all are shown."""
+    given = {"shown": grouped(shown), "number": grouped(number)}
+    return _("%(shown)s of %(number)s") % given if shown < number else ""
 
 
 def _next(request: HttpRequest, store: Store, now: datetime) -> Iterator[NextRow]:

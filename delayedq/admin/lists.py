@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from django.http import QueryDict
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
@@ -15,12 +16,13 @@ from delayedq.operations.argument_search import PREFIX, argument_in
 from delayedq.operations.browsing import DEPTH
 from delayedq.operations.counting import state_counts
 from delayedq.operations.wording import grouped, visible
+from delayedq.operations.workers import MOST_RUNNING, all_workers, known_running
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from datetime import datetime
 
-    from django.http import HttpRequest, QueryDict
+    from django.http import HttpRequest
     from django.utils.safestring import SafeString
 
     from delayedq.admin.filters import ListFilter
@@ -49,36 +51,67 @@ class Chip(NamedTuple):
     url: str
 
 
+#: The filters that live and ended messages have in common, and those that bound times: of each kind, other times.
+SHARED, TIMES = ("q", "queue", "kind", "priority", "worker"), ("since", "until")
+
+
 def tabs_of(request: HttpRequest, store: Store, now: datetime, current: str, paused: Paused | None = None) -> list[Tab]:
-    """The tabs of the messages that the user may view. `current`: the list shown, "live", "ended" or "errors"."""
+    """The tabs of the messages that the user may view. `current`: the list shown, "live", "ended" or "errors".
+
+    A tab keeps the filters of the list shown that its own list has, too.
+    """
     counts = state_counts(store, now, paused)
     tabs: list[Tab] = []
     if may(request, "view_message"):
-        tabs += _live_tabs(request, counts._asdict(), current == "live")
+        tabs += _live_tabs(request, counts._asdict(), current)
     if may(request, "view_finishedmessage"):
         tabs += _ended_tabs(request, counts.dead.short, current)
     return tabs
 
 
-def _live_tabs(request: HttpRequest, counts: dict[str, Any], is_here: bool) -> Iterator[Tab]:
-    url, asked = reverse("admin:delayedq_message_changelist"), request.GET.get("state", "") if is_here else None
-    yield Tab(pgettext("tab", "All live"), url, counts["live"].short, asked == "")
+def _live_tabs(request: HttpRequest, counts: dict[str, Any], current: str) -> Iterator[Tab]:
+    """Lost messages have a tab while there are some, as far as is known, or while it is chosen."""
+    url, kept = reverse("admin:delayedq_message_changelist"), _kept(current, "live")
+    asked = request.GET.get("state", "") if current == "live" else None
+    yield Tab(pgettext("tab", "All live"), url + _with(request.GET, kept), counts["live"].short, asked == "")
     for state, label in (
         ("due", pgettext("tab", "Due")),
         ("scheduled", pgettext("tab", "Scheduled")),
         ("running", pgettext("tab", "Running")),
         ("retrying", pgettext("tab", "Retrying")),
         ("paused", pgettext("tab", "Paused")),
+        ("lost", pgettext("tab", "Lost")),
     ):
-        yield Tab(label, f"{url}?state={state}", counts[state].short, asked == state, state)
+        if state != "lost" or counts[state].number or asked == state:
+            yield Tab(label, url + _with(request.GET, kept, state=state), counts[state].short, asked == state, state)
 
 
 def _ended_tabs(request: HttpRequest, dead: str, current: str) -> Iterator[Tab]:
+    """Dead letters by error have filters of their own: where some are kept, the tab leads to them one by one."""
     is_dead = current == "errors" or (current == "ended" and request.GET.get("outcome") == Outcome.FAILED)
-    errors = reverse("admin:delayedq_finishedmessage_errors")
+    history, kept = reverse("admin:delayedq_finishedmessage_changelist"), _kept(current, "ended")
+    narrowed = _with(request.GET, kept)
+    one_by_one = history + _with(request.GET, kept, outcome=Outcome.FAILED.value)
+    errors = one_by_one if narrowed else reverse("admin:delayedq_finishedmessage_errors")
     yield Tab(pgettext("tab", "Dead letters"), errors, dead, is_dead, "failed")
-    history = reverse("admin:delayedq_finishedmessage_changelist")
-    yield Tab(_("History"), history, "", current == "ended" and not is_dead)
+    yield Tab(_("History"), history + narrowed, "", current == "ended" and not is_dead)
+
+
+def _kept(current: str, other: str) -> tuple[str, ...]:
+    """The filters of the list shown that another one has, too. Those of the errors are its own."""
+    if current == "errors":
+        return ()
+    return SHARED + TIMES if current == other else SHARED
+
+
+def _with(query: QueryDict, names: Collection[str], **chosen: str) -> str:
+    """The query of a list with what is chosen, and those of the named filters that are set; "": none is."""
+    asked = QueryDict(mutable=True)
+    asked.update(chosen)
+    for name in names:
+        if query.get(name):
+            asked.setlist(name, query.getlist(name))
+    return f"?{asked.urlencode()}" if asked else ""
 
 
 def chips_of(form: ListFilter, query: QueryDict, hidden: str) -> list[Chip]:
@@ -92,13 +125,16 @@ def chips_of(form: ListFilter, query: QueryDict, hidden: str) -> list[Chip]:
 
 def _without(query: QueryDict, *names: str) -> str:
     rest = query.copy()
-    for name in (*names, "after"):
+    for name in (*names, "after", LIMITS_AFTER):
         rest.pop(name, None)
     return f"?{rest.urlencode()}"
 
 
 # Pages. The address of each list has in `after` where its page begins: a position, an id, or a number of rows.
 
+
+#: Of the limits, which stand above the list of channels, the address has it in this.
+LIMITS_AFTER = "limits_after"
 
 #: Rows on a page of a list.
 PER_PAGE = 50
@@ -108,21 +144,23 @@ MOST_SKIPPED = 10_000_000
 
 
 def paging(
-    request: HttpRequest, following: object, said: str = "", *, reached: SafeString | str = ""
+    request: HttpRequest, following: object, said: str = "", *, reached: SafeString | str = "", place: str = "after"
 ) -> dict[str, Any]:
     """The context of `_pages.html`. `following`: where the next page begins; None or "": this is the last.
 
     said: how many rows there are, in words. reached: how far was searched, if there may be more rows behind it.
+    place: what stands before it in the address, where a page has a second list.
     """
     query = request.GET.copy()
-    query.pop("after", None)
+    query.pop(place, None)
     return {
         "said": said,
         "next": following,
         "reached": reached,
         "is_cut": bool(reached),
-        "is_first": not request.GET.get("after"),
+        "is_first": not request.GET.get(place),
         "query": query.urlencode(),
+        "place": place,
     }
 
 
@@ -190,8 +228,13 @@ def all_with_key(text: str) -> str:
     return _("all whose key begins with “%(text)s”") % {"text": visible(text)}
 
 
-def where_leases_are() -> str:
+def where_leases_are(store: Store) -> str:
     """How what runs and what was lost is found."""
-    return _(
+    said = _(
         "What workers ran at their last heartbeat, and what is leased among the first %(depth)s messages that are due."
     ) % {"depth": grouped(DEPTH)}
+    _ids, are_all = known_running(all_workers(store))
+    if are_all:
+        return said
+    more = _("Workers ran more than %(most)s messages: the others are not looked up.")
+    return f"{said} {more % {'most': grouped(MOST_RUNNING)}}"

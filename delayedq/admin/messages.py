@@ -109,7 +109,7 @@ class MessageAdmin(OneMessagePages, ExportPages):
         page, count, search = live_list(self.store, selection, after, payload=may(request, "view_payload"))
         if search is not None:
             return page, count, "" if isinstance(after, KeyPosition) else searched(selection.key or "", search)
-        return page, count, where_leases_are() if selection.state in LEASED else ""
+        return page, count, where_leases_are(self.store) if selection.state in LEASED else ""
 
     # One message
 

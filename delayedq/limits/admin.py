@@ -16,12 +16,18 @@ from delayedq import limits
 from delayedq.admin.ask import Ask, AskingAdmin, Reply
 from delayedq.admin.base import may
 from delayedq.admin.filters import ListFilter
-from delayedq.admin.lists import chips_of, paging
+from delayedq.admin.lists import LIMITS_AFTER, chips_of, paging
 from delayedq.admin.moments import when
 from delayedq.core.bounds import NAME_LENGTH, is_storable
 from delayedq.cron.admin_form import Duration
 from delayedq.exceptions import InvalidLimit, InvalidMessage
-from delayedq.limits.operator import MOST_COUNTED, page_of_channels, scopes_now, terms_of
+from delayedq.limits.operator import (
+    MOST_COUNTED,
+    page_of_channels,
+    page_of_limits,
+    scopes_now,
+    terms_of,
+)
 from delayedq.limits.rules import Rate
 from delayedq.operations.pauses import paused_now
 from delayedq.operations.wording import grouped, visible
@@ -131,15 +137,21 @@ class ChannelPages(AskingAdmin):
     def channels_view(self, request: HttpRequest) -> HttpResponse:
         now, asked, paused = self.store.now(), ChannelFilter(request.GET), paused_now(self.store)
         given = asked.cleaned_data if asked.is_valid() and all(map(is_storable, asked.cleaned_data.values())) else None
-        found = None
+        found, name = None, (given or {}).get("q") or None
         if given is not None:
-            named = {"queue": given["queue"], "kind": given["kind"], "name": given["q"] or None}
+            named = {"queue": given["queue"], "kind": given["kind"], "name": name}
             found = page_of_channels(self.store, now, after=request.GET.get("after", ""), **named)
+        place = request.GET.get(LIMITS_AFTER, "")
+        shared, own = scopes_now(self.store, now), page_of_limits(self.store, now, name=name, after=place)
         context = {
             "now": now,
             "filter": asked,
             "is_wrong": given is None,
-            "limits": [_limit_row(request, one, now, paused) for one in scopes_now(self.store, now)],
+            "limits": [
+                _limit_row(request, one, now, paused) for one in [*([] if place else shared.limits), *own.limits]
+            ],
+            "limit_pages": paging(request, own.following, place=LIMITS_AFTER),
+            "are_limits_cut": shared.is_cut,
             "channels": [_channel_row(request, one, now, paused) for one in found.channels] if found else [],
             "chips": chips_of(asked, request.GET, ""),
             **paging(request, found.following if found else ""),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.core.management.base import CommandError
 from django.utils.translation import gettext as _
@@ -10,7 +10,15 @@ from django.utils.translation import pgettext
 
 from delayedq import limits
 from delayedq.exceptions import InvalidLimit, InvalidMessage
-from delayedq.limits.operator import MOST_COUNTED, known_channels, page_of_channels, scopes_now, terms_of
+from delayedq.limits.operator import (
+    MOST_COUNTED,
+    MOST_LISTED,
+    known_channels,
+    page_of_channels,
+    page_of_limits,
+    scopes_now,
+    terms_of,
+)
 from delayedq.limits.rules import Rate
 from delayedq.limits.setting import check_scope
 from delayedq.management.arguments import age
@@ -21,12 +29,12 @@ from delayedq.operations.wording import both, grouped, printable
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from datetime import datetime
 
     from django.core.management.base import OutputWrapper
 
-    from delayedq.limits.operator import ChannelPage, ListedChannel, ScopeNow
+    from delayedq.limits.operator import ListedChannel, ScopeNow
     from delayedq.limits.rules import Limit
     from delayedq.store.base import Store
 
@@ -68,8 +76,8 @@ def run_channels(store: Store, out: OutputWrapper, options: dict[str, Any]) -> N
     """Raises CommandError for what is refused."""
     if options["verb"] == "list":
         now, channel = store.now(), options["channel"]
-        scopes, page = scopes_now(store, now), page_of_channels(store, now, name=channel or None)
-        tell(out, options, "\n".join(_lines(scopes, page, now, channel)), _listed(scopes, page))
+        found = _found(store, now, channel or None)
+        tell(out, options, "\n".join(_lines(found, now, channel)), _listed(found))
         return
     try:
         did, said = _change(store, options)
@@ -81,13 +89,33 @@ def run_channels(store: Store, out: OutputWrapper, options: dict[str, Any]) -> N
     tell(out, options, said, {**about, "changed": did, "said": said})
 
 
-def _listed(scopes: Sequence[ScopeNow], page: ChannelPage) -> dict[str, Any]:
-    """For programs; `more`: there are other channels."""
+class Found(NamedTuple):
+    """`more`: there are other channels, or other limits."""
+
+    limits: list[ScopeNow]
+    channels: list[ListedChannel]
+    more: bool
+
+
+def _found(store: Store, now: datetime, name: str | None) -> Found:
+    """`name`: only this channel and its limits, beside those that channels share."""
+    shared, page = scopes_now(store, now), page_of_channels(store, now, name=name)
+    own = page_of_limits(store, now, name=name, most=MOST_LISTED)
+    more = bool(page.following or own.following) or shared.is_cut
+    return Found([*shared.limits, *own.limits], page.channels, more)
+
+
+def _listed(found: Found) -> dict[str, Any]:
+    """For programs."""
 
     def told(one: ScopeNow | ListedChannel) -> dict[str, Any]:
         return {**one._asdict(), "limit": one.limit.as_json(), "is_paused": one.limit.is_paused}
 
-    return {"limits": list(map(told, scopes)), "channels": list(map(told, page.channels)), "more": bool(page.following)}
+    return {
+        "limits": list(map(told, found.limits)),
+        "channels": list(map(told, found.channels)),
+        "more": found.more,
+    }
 
 
 def _check_known(store: Store, scope: str, channel: str) -> None:
@@ -142,19 +170,19 @@ def _named(scope: str, channel: str) -> str:
     return printable(of % {"channel": channel, "scope": scope})
 
 
-def _lines(scopes: Sequence[ScopeNow], page: ChannelPage, now: datetime, channel: str) -> Iterator[str]:
-    for one in scopes:
+def _lines(found: Found, now: datetime, channel: str) -> Iterator[str]:
+    for one in found.limits:
         said = [_state(one.limit, one.released_at, now)]
         if one.running is not None:
             said.append(_("%(number)s running") % {"number": grouped(one.running)})
         live = _(" (set live)") if one.is_live else ""
         yield f"{_named(one.scope, one.channel)}: {', '.join(said)}{live}"
-    for each in page.channels:
+    for each in found.channels:
         yield _line(each, now)
-    if not page.channels:
+    if not found.channels:
         none, known = _("No channel has messages."), _("No channel %(name)s has messages.")
         yield known % {"name": printable(channel)} if channel else none
-    elif page.following:
+    if found.more:
         yield _("There are more: name one by --channel, or see the admin.")
 
 

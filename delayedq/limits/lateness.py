@@ -85,7 +85,7 @@ def _in_channels(store: Store, lanes: Sequence[LaneHead], now: datetime) -> Iter
         first: _Named(first.queue, first.kind, channel_of(first.metadata) or "") for first in _firsts(store, lanes, now)
     }
     groups, channels = _looked_at(store, {lane.queue for lane in lanes}, firsts.values())
-    full = {one.scope for one in scopes_now(store, now) if not one.channel and not one.has_room}
+    full = {one.scope for one in scopes_now(store, now).limits if not one.has_room}
     shut = {
         id_
         for id_, one in groups.items()

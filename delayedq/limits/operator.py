@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.db.models import Max, Min, Q
 from django.utils.translation import gettext as _
 
+from delayedq.core.bounds import is_storable
 from delayedq.limits.channels import Channels
 from delayedq.limits.declared import UNLIMITED, lines_up, rules_known, rules_of
 from delayedq.limits.places import Places
@@ -182,7 +183,7 @@ def terms_of(limit: Limit) -> str:
 # index has them, first those in turn, and what is in each is counted up to a bound.
 
 
-#: Channels on a page, and up to how many waiting messages are counted in each.
+#: Channels on a page, or limits of channels, and up to how many waiting messages are counted in each channel.
 PAGE, MOST_COUNTED = 25, 1_000
 
 #: At most so many groups, and so many limits that were set live, are looked at.
@@ -237,6 +238,20 @@ class ScopeNow(NamedTuple):
     def has_room(self) -> bool:
         """Whether it lets a message start now."""
         return _has_room(self.limit, self.running or 0, self.released_at)
+
+
+class ScopesNow(NamedTuple):
+    """Limits that channels share. `is_cut`: there are more groups or limits than MOST_LISTED, so not all is counted."""
+
+    limits: list[ScopeNow]
+    is_cut: bool
+
+
+class LimitPage(NamedTuple):
+    """Limits that were set live for single channels. `following`: as of a ChannelPage."""
+
+    limits: list[ScopeNow]
+    following: str
 
 
 def _has_room(limit: Limit, running: int, released_at: datetime | None) -> bool:
@@ -344,10 +359,12 @@ def known_channels(store: Store, scope: str, name: str) -> set[str]:
     return {*others[:MOST_LISTED], *live.values_list("channel", flat=True)[:MOST_LISTED]} - {""}
 
 
-def scopes_now(store: Store, now: datetime) -> list[ScopeNow]:
-    """The limits of queues, tasks and several tasks, by name; then those that were set live for one channel."""
-    states = {one.scope: one for one in LimitState.objects.using(store.alias).filter(channel="")[:MOST_LISTED]}
-    groups = list(ChannelGroup.objects.using(store.alias)[:MOST_LISTED])
+def scopes_now(store: Store, now: datetime) -> ScopesNow:
+    """The limits of queues, tasks and several tasks, by name."""
+    set_live = LimitState.objects.using(store.alias).filter(channel="")[: MOST_LISTED + 1]
+    states = {one.scope: one for one in set_live}
+    groups = list(ChannelGroup.objects.using(store.alias)[: MOST_LISTED + 1])
+    is_cut = max(len(states), len(groups)) > MOST_LISTED
     known, buckets = _defined(groups), buckets_now(store)
     running = Places(Channels.of(store), now).running_by_group([one.pk for one in groups])
     of_scopes = [
@@ -356,11 +373,36 @@ def scopes_now(store: Store, now: datetime) -> list[ScopeNow]:
         )
         for scope in sorted({*known, *states} - {""})
     ]
-    by_hand = LimitState.objects.using(store.alias).filter(definition__isnull=False).exclude(channel="")
-    of_channels = [
-        _scope_now(one.scope, UNLIMITED, one, {}, now) for one in by_hand.order_by("scope", "channel")[:MOST_LISTED]
-    ]
-    return [one for one in of_scopes if one.limit != UNLIMITED or one.is_live] + of_channels
+    return ScopesNow([one for one in of_scopes if one.limit != UNLIMITED or one.is_live], is_cut)
+
+
+def page_of_limits(
+    store: Store, now: datetime, *, name: str | None = None, after: str = "", most: int | None = None
+) -> LimitPage:
+    """PAGE or `most` of the limits that were set live for one channel, by scope and channel, or of those for this one.
+
+    After the text of another page; one that is none begins at the first.
+    """
+    size = PAGE if most is None else most
+    rows = LimitState.objects.using(store.alias).filter(definition__isnull=False).exclude(channel="")
+    if name is not None:
+        rows = rows.filter(channel=name)
+    if (last := _limit_position(after)) is not None:
+        scope, channel = last
+        rows = rows.filter(Q(scope__gt=scope) | Q(channel__gt=channel), scope__gte=scope)
+    found = list(rows.order_by("scope", "channel")[: size + 1])
+    following = json.dumps([found[size - 1].scope, found[size - 1].channel]) if len(found) > size else ""
+    return LimitPage([_scope_now(one.scope, UNLIMITED, one, {}, now) for one in found[:size]], following)
+
+
+def _limit_position(after: str) -> tuple[str, str] | None:
+    """The scope and the channel in a text with which a page of limits is asked for; None: it is none."""
+    try:
+        scope, channel = json.loads(after)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    is_position = isinstance(scope, str) and isinstance(channel, str) and is_storable(scope + channel)
+    return (scope, channel) if is_position else None
 
 
 def _defined(groups: Sequence[ChannelGroup]) -> dict[str, Limit]:
@@ -512,7 +554,7 @@ def _of_scopes(store: Store, waiting: _WaitingCounts) -> tuple[list[HeldBack], s
     for id_, group in waiting.groups.items():
         for scope, _limits in rules_here(group.queue, group.kind).scopes:
             due.setdefault(scope, Counter()).update(waiting.of_group(id_))
-    limits = [one for one in scopes_now(store, waiting.now) if one.scope in due and not one.channel]
+    limits = [one for one in scopes_now(store, waiting.now).limits if one.scope in due]
     held_back = [
         waiting.held_back(one.scope, "", one.limit, states.get(bucket_name(one.scope)), due[one.scope])
         for one in limits

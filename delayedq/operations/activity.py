@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import batched
 from typing import TYPE_CHECKING, NamedTuple
 
 from delayedq.core.outlook import Outlook, Trend, outlook
@@ -18,7 +19,7 @@ from delayedq.operations.browsing import Selection, listed, scan_live
 from delayedq.operations.counting import Count, bounded_rows, in_lanes, outside
 from delayedq.operations.pauses import paused_now
 from delayedq.operations.reading import lanes_of
-from delayedq.operations.workers import live_workers, running_ids, serves
+from delayedq.operations.workers import AT_ONCE, known_running, live_workers, running_ids, serves
 from delayedq.sql import waits
 from delayedq.sql.states import MessageState
 from delayedq.store.protocol import BARE
@@ -39,7 +40,7 @@ BACK, MOST, PARTS = timedelta(minutes=10), 2_000, 10
 #: What is due is counted up to this number, and estimated beyond.
 COUNTED = 10_000
 
-#: So many queues, the busiest first, and so many messages and ticks to come are told.
+#: So many queues and workers, the busiest first, and so many messages and ticks to come are told.
 QUEUES, NEXT = 10, 5
 
 
@@ -58,6 +59,9 @@ class Utilisation(NamedTuple):
 class Activity:
     """`window`: seconds that were looked at. `due`: what waits of queues and tasks that are not paused. Latencies in
     seconds, None if nothing started. `average`: busy threads over the window; what runs still has run since its claim.
+
+    `workers` and `queues`: the busiest, of so many in all (`of_workers`, `of_queues`). `is_whole`: all that runs was
+    looked up; else `average` and the threads of queues are lower bounds.
     """
 
     window: float
@@ -72,6 +76,9 @@ class Activity:
     average: float
     workers: list[Utilisation] = field(default_factory=list)
     queues: list[Utilisation] = field(default_factory=list)
+    of_workers: int = 0
+    of_queues: int = 0
+    is_whole: bool = True
 
 
 class Ended(NamedTuple):
@@ -104,7 +111,7 @@ def activity(store: Store, now: datetime) -> Activity:
     seconds: defaultdict[str, float] = defaultdict(float)
     for row in tasks:
         seconds[row.queue] += row.busy(since)
-    running = _running(store, workers)
+    running, is_whole = _running(store, workers)
     for queue, claimed_at in running:
         seconds[queue] += max(0.0, (now - max(claimed_at or now, since)).total_seconds())
     busy = Counter(queue for queue, _ in running)
@@ -119,8 +126,11 @@ def activity(store: Store, now: datetime) -> Activity:
         sum(worker.threads for worker in workers),
         sum(len(running_ids(worker)) for worker in workers),
         sum(seconds.values()) / window,
-        [Utilisation(worker.name, worker.threads, len(running_ids(worker))) for worker in workers[:QUEUES]],
+        _by_worker(workers),
         _by_queue(workers, busy, seconds, window),
+        len(workers),
+        len({*busy, *seconds}),
+        is_whole,
     )
 
 
@@ -175,11 +185,19 @@ def _waiting(store: Store, now: datetime, paused: Paused) -> tuple[QuerySet[Mess
 # Threads
 
 
-def _running(store: Store, workers: Sequence[Worker]) -> list[tuple[str, datetime | None]]:
-    """Of each message that workers ran at their last heartbeat: its queue, and when it was claimed."""
-    ids = [id_ for worker in workers for id_ in running_ids(worker)][:MOST]
-    rows = Message.objects.using(store.alias).filter(id__in=ids).values_list("queue", "claimed_at")
-    return list(rows) if ids else []
+def _running(store: Store, workers: Sequence[Worker]) -> tuple[list[tuple[str, datetime | None]], bool]:
+    """Of each message that workers ran at their last heartbeat: its queue, and when it was claimed; whether these are
+    all.
+    """
+    ids, are_all = known_running(workers)
+    rows = Message.objects.using(store.alias).values_list("queue", "claimed_at")
+    return [row for some in batched(ids, AT_ONCE) for row in rows.filter(id__in=some)], are_all
+
+
+def _by_worker(workers: Sequence[Worker]) -> list[Utilisation]:
+    """Those of whose threads the largest share is busy."""
+    found = [Utilisation(worker.name, worker.threads, len(running_ids(worker))) for worker in workers]
+    return sorted(found, key=lambda one: (-one.busy / max(one.threads, 1), one.name))[:QUEUES]
 
 
 def _by_queue(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
-from itertools import islice
+from itertools import batched
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections
@@ -15,9 +15,9 @@ from django.utils.translation import ngettext
 
 from delayedq.core.errors import LOWEST
 from delayedq.core.sampling import sample, whole
-from delayedq.models import FinishedMessage, Message, is_free, is_held
+from delayedq.models import FinishedMessage, Message, has_run_out, is_free, is_held
 from delayedq.operations.browsing import (
-    LARGE,
+    DEPTH,
     PAGE,
     EndedSelection,
     Page,
@@ -26,6 +26,7 @@ from delayedq.operations.browsing import (
     ended_rows,
     first_page,
     key_ranges,
+    listed,
     live_page,
     live_rows,
     scan_history,
@@ -35,7 +36,7 @@ from delayedq.operations.browsing import (
 from delayedq.operations.pauses import paused_now
 from delayedq.operations.reading import lanes_of
 from delayedq.operations.wording import grouped
-from delayedq.operations.workers import all_workers, live_workers, running_ids
+from delayedq.operations.workers import AT_ONCE, all_workers, is_alive, known_running
 from delayedq.sql.states import MessageState, states_of
 from delayedq.store.operator import Position
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from django.db.models import QuerySet
 
     from delayedq.core.sampling import Sample
+    from delayedq.models import Worker
     from delayedq.operations.pauses import Paused
     from delayedq.store.base import Store
     from delayedq.store.operator import KeysetPage
@@ -61,31 +63,31 @@ if TYPE_CHECKING:
 #: The states that a lease decides.
 LEASED = frozenset({MessageState.RUNNING, MessageState.LOST})
 
-#: At most this many are found in the worker registry, and as many among what is due.
-MOST_LEASES = 1_000
-
 
 def leased_page(store: Store, selection: Selection, after: Position | None = None) -> tuple[Page[Message], int, bool]:
     """Up to PAGE messages of a selection by one of LEASED, in order of due time, beginning after a position.
 
-    Also how many there are in all, and whether that is exact: else there were more than MOST, or more that are due than
-    were looked at.
+    Also how many there are in all, and whether that is exact: else workers ran more, or more are due, than were looked
+    at.
     """
     due = replace(selection, until=min(selection.until or selection.as_of, selection.as_of))
-    scanned = scan_live(store, due, None, MOST_LEASES)
-    found = sorted({*scanned.found, *scanned.beyond, *_registered(store, selection)})
+    scanned = scan_live(store, due, None, DEPTH)
+    registered, are_all = _registered(store, selection)
+    found = sorted({*scanned.found, *scanned.beyond, *registered})
     rest = [position for position in found if after is None or position > after]
     ids = [position.id for position in rest[:PAGE]]
-    rows = Message.objects.using(store.alias).defer(*LARGE).in_bulk(ids)
+    rows = listed(Message.objects.using(store.alias)).in_bulk(ids)
     following = rest[PAGE - 1] if len(rest) > PAGE else None
-    return Page([rows[id_] for id_ in ids if id_ in rows], following), len(found), scanned.reached is None
+    is_exact = scanned.reached is None and are_all
+    return Page([rows[id_] for id_ in ids if id_ in rows], following), len(found), is_exact
 
 
-def _registered(store: Store, selection: Selection) -> list[Position]:
-    """Of what the workers, also silent ones, ran at their last heartbeat, what is selected."""
-    ids = list(islice((id_ for worker in all_workers(store) for id_ in running_ids(worker)), MOST_LEASES))
-    known = selection.messages(store.alias).filter(id__in=ids)
-    return [Position(*row) for row in known.values_list("scheduled_at", "id")]
+def _registered(store: Store, selection: Selection) -> tuple[list[Position], bool]:
+    """Of what workers, also silent ones, ran at their last heartbeat, what is selected; whether all was looked up."""
+    ids, are_all = known_running(all_workers(store))
+    chosen = selection.messages(store.alias)
+    known = [chosen.filter(id__in=some).values_list("scheduled_at", "id") for some in batched(ids, AT_ONCE)]
+    return [Position(*row) for rows in known for row in rows], are_all
 
 
 # Counting
@@ -378,7 +380,10 @@ LOOK = 2_000
 
 
 class StateCounts(NamedTuple):
-    """Each a number of messages. `paused`: what is due of paused queues and tasks, which is counted as due too."""
+    """Each a number of messages. `paused`: what is due of paused queues and tasks, which is counted as due too.
+
+    lost: what is due and had a worker; among many messages, those that silent workers ran at their last heartbeat.
+    """
 
     live: Count
     due: Count
@@ -387,10 +392,11 @@ class StateCounts(NamedTuple):
     retrying: Count
     paused: Count
     dead: Count
+    lost: Count
 
 
 def state_counts(store: Store, now: datetime, paused: Paused | None = None) -> StateCounts:
-    """The counts of the tabs. Reads a bounded number of rows, in at most 14 statements.
+    """The counts of the tabs. Reads a bounded number of rows, in at most 15 statements.
 
     `paused`: what is paused, if it is known.
     """
@@ -398,17 +404,18 @@ def state_counts(store: Store, now: datetime, paused: Paused | None = None) -> S
     dead = count_ended(store, EndedSelection(outcome="failed"))
     held = Message.objects.using(store.alias).annotate(is_held=is_held(now)).filter(queue__gt="")
     columns = held.order_by("queue", "priority", "scheduled_at").values_list(
-        "queue", "kind", "scheduled_at", "attempt", "is_held"
+        "queue", "kind", "scheduled_at", "attempt", "is_held", "lease_token"
     )
     rows = list(columns[: FEW + 1])
     if len(rows) > FEW:
         return _many(store, now, paused, dead)
     counts: Counter[str] = Counter()
-    for queue, kind, scheduled_at, attempt, is_held_ in rows:
+    for queue, kind, scheduled_at, attempt, is_held_, lease_token in rows:
         lease = "held" if is_held_ else "free"
         counts.update(
             states_of(lease, is_due=scheduled_at <= now, was_tried=attempt > 0, is_paused=paused.has(queue, kind))
         )
+        counts[MessageState.LOST] += lease_token is not None and not is_held_
     exact = {state: Count(counts[state], exact=True) for state in MessageState}
     return StateCounts(
         Count(len(rows), exact=True),
@@ -418,6 +425,7 @@ def state_counts(store: Store, now: datetime, paused: Paused | None = None) -> S
         exact[MessageState.RETRYING],
         exact[MessageState.PAUSED],
         dead,
+        exact[MessageState.LOST],
     )
 
 
@@ -426,16 +434,17 @@ def _many(store: Store, now: datetime, paused: Paused, dead: Count) -> StateCoun
     is_due, is_scheduled = Q(is_free(now), scheduled_at__lte=now), Q(scheduled_at__gt=now, attempt=0)
     due = in_lanes(store, lanes).filter(is_due)
     found = [FEW + 1, *(rows[: FEW + 1].count() for rows in (due, in_lanes(store, lanes).filter(is_scheduled)))]
-    live = outside(store, ())
+    live, workers = outside(store, ()), all_workers(store)
     counts = _bounded_each([live, live.filter(is_due), live.filter(is_scheduled)], found, FEW)
     return StateCounts(
         live=counts[0],
         due=counts[1],
         scheduled=counts[2],
-        running=Count(sum(worker.held for worker in live_workers(store, now)), exact=False),
+        running=Count(sum(worker.held for worker in workers if is_alive(worker, now)), exact=False),
         retrying=_scanned(store, Selection(as_of=now, state=MessageState.RETRYING)),
         paused=_paused(store, now, paused, due),
         dead=dead,
+        lost=_lost(store, now, workers),
     )
 
 
@@ -443,6 +452,13 @@ def _paused(store: Store, now: datetime, paused: Paused, due: QuerySet[Message])
     if paused.kinds:
         return _scanned(store, Selection(as_of=now, state=MessageState.PAUSED))
     return bounded_rows(due.filter(queue__in=paused.queues), FEW) if paused.queues else Count(0, exact=True)
+
+
+def _lost(store: Store, now: datetime, workers: Iterable[Worker]) -> Count:
+    """Of what silent workers ran, at least what nobody holds: one statement, and none where no worker is silent."""
+    ids, _are_all = known_running(worker for worker in workers if not is_alive(worker, now))
+    lost = Message.objects.using(store.alias).filter(has_run_out(now), id__in=ids[:AT_ONCE])
+    return Count(lost.count(), exact=None)
 
 
 def _scanned(store: Store, selection: Selection) -> Count:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import batched, islice
 from typing import TYPE_CHECKING
 
 from delayedq.core.serialization import stored_json
@@ -24,6 +25,9 @@ ALIVE = timedelta(seconds=30)
 
 #: At most this many running messages are listed per worker.
 SHOWN = 20
+
+#: Of what workers ran, so many messages are looked up by one statement, and so many in all: for a list, or as figures.
+AT_ONCE, MOST_RUNNING = 10_000, 20_000
 
 
 def live_workers(store: Store, now: datetime) -> list[Worker]:
@@ -60,6 +64,12 @@ def running_ids(worker: Worker) -> list[int]:
     return [id_ for id_ in stored_json(worker.running, list) if type(id_) is int and 0 <= id_ < 2**63]
 
 
+def known_running(workers: Iterable[Worker]) -> tuple[list[int], bool]:
+    """Ids of the messages that they ran at their last heartbeat, up to MOST_RUNNING, and whether these are all."""
+    ids = list(islice((id_ for worker in workers for id_ in running_ids(worker)), MOST_RUNNING + 1))
+    return ids[:MOST_RUNNING], len(ids) <= MOST_RUNNING
+
+
 def who_still_runs(store: Store, ended: FinishedMessage, now: datetime) -> Worker | None:
     """The live worker whose thread runs an attempt of a message that was cancelled before its last heartbeat."""
     if ended.outcome != Outcome.CANCELLED or not ended.attempts:
@@ -70,12 +80,14 @@ def who_still_runs(store: Store, ended: FinishedMessage, now: datetime) -> Worke
 
 def lost_runs(store: Store, workers: Iterable[Worker]) -> dict[str, list[int]]:
     """By worker name, the messages of which it still ran an attempt after they had been cancelled."""
-    running = {id_: worker for worker in workers for id_ in running_ids(worker)[:SHOWN]}
-    ended = FinishedMessage.objects.using(store.alias).filter(id__in=running, outcome=Outcome.CANCELLED)
+    running = {id_: worker for worker in workers for id_ in running_ids(worker)}
+    cancelled = FinishedMessage.objects.using(store.alias).filter(outcome=Outcome.CANCELLED)
     lost: dict[str, list[int]] = {}
-    for id_, finished_at in ended.order_by("id").values_list("id", "finished_at"):
-        if running[id_].seen_at > finished_at:
-            lost.setdefault(running[id_].name, []).append(id_)
+    for ids in batched(sorted(running), AT_ONCE):
+        ended = cancelled.filter(id__in=ids).order_by("id")
+        for id_, finished_at in ended.values_list("id", "finished_at"):
+            if running[id_].seen_at > finished_at:
+                lost.setdefault(running[id_].name, []).append(id_)
     return lost
 
 

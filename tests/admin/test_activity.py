@@ -46,6 +46,28 @@ def test_where_nothing_is_wrong_it_says_what_goes_on_and_what_is_next(operator, 
     assert "UA1545" in text
 
 
+def test_of_more_than_ten_workers_and_queues_the_busiest_are_shown_and_the_others_linked(store, operator, member):
+    registry = worker_registry(store.alias)
+    registry.heartbeat([worker(f"w-{n:02}", threads=8) for n in range(12)])
+    registry.heartbeat([worker("z", threads=8, running=f"[{offer(store)}]")])
+    FinishedMessage.objects.bulk_create([ended(n, store.now(), ago=30, queue=f"q{n}") for n in range(11)])
+    text = text_of(operator.get(DASHBOARD))
+    assert "Worker Now z 1 of 8" in text
+    assert "10 of 13 All workers" in text
+    assert "10 of 12 All queues" in text
+    assert 'href="/admin/delayedq/pausedqueue/workers/">All workers' in operator.get(DASHBOARD).content.decode()
+    assert "All workers" not in text_of(member("view_dashboard").get(DASHBOARD))
+
+
+def test_figures_of_a_part_of_what_runs_are_said_to_be_lower_bounds(store, operator, monkeypatch):
+    monkeypatch.setattr("delayedq.operations.workers.MOST_RUNNING", 2)
+    ids = [offer(store, f"{n}") for n in range(3)]
+    worker_registry(store.alias).heartbeat([worker("w1", threads=8, running=f"{ids}")])
+    text = text_of(operator.get(DASHBOARD))
+    assert "busy threads 3 of 8 at least" in text
+    assert "mail at least 2 of 8" in text
+
+
 def test_the_dashboard_has_the_last_and_the_next_run_of_each_scheduled_step(store, settings, green, operator):
     in_hours = store.now().astimezone(UTC) + timedelta(hours=6)
     settings.DELAYEDQ = {"CRON": {"nightly": STEP | {"cron": f"0 {in_hours.hour} * * *"}}}

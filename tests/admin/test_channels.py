@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from urllib.parse import urlencode
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -92,6 +93,55 @@ def test_pages_show_each_channel_once(store, operator, monkeypatch):
     assert sorted(names) == list("abcdefgh")
     assert not page.context["next"]
     assert len(operator.get(LIST + "?after=x").context["channels"]) == 3
+
+
+@pytest.fixture
+def many_limits(store, monkeypatch):
+    """Seven limits of channels of two scopes, three on a page."""
+    monkeypatch.setattr(channels, "PAGE", 3)
+    for number, name in enumerate("abcdefg"):
+        limits.set(DELIVER if number % 2 else "webhooks", channel=name, concurrency=2, store=store)
+
+
+def test_limits_of_channels_come_in_pages_behind_those_that_channels_share(store, operator, many_limits):
+    fill(store, *"abcdefgh")
+    pages, after = [], ""
+    while after or not pages:
+        page = operator.get(LIST, {"limits_after": after} if after else {})
+        pages.append([row.name for row in page.context["limits"]])
+        assert len(page.context["channels"]) == 3
+        after = page.context["limit_pages"]["next"]
+    shared = len(pages[0]) - 3
+    names = [f"channel {name} of {DELIVER}" for name in "bdf"] + [f"channel {name} of webhooks" for name in "aceg"]
+    assert [name for page in pages for name in page][shared:] == names
+    assert [len(page) for page in pages[1:]] == [3, 1]
+    assert "the-press" in pages[0][:shared]
+
+
+def test_a_page_of_limits_and_one_of_channels_are_turned_by_themselves(store, operator, many_limits):
+    fill(store, *"abcdefgh")
+    first = operator.get(LIST)
+    limits_after, after = first.context["limit_pages"]["next"], first.context["next"]
+    page = operator.get(LIST, {"limits_after": limits_after, "after": after})
+    html = page.content.decode()
+    assert f"?{urlencode({'after': after})}&amp;limits_after=" in html
+    assert f"?{urlencode({'limits_after': limits_after})}&amp;after=" in html
+    assert page.context["channels"] != first.context["channels"]
+    for text in ("x", "[1, 2]", '["a"]', '["a\\u0000", "b"]', "7", "{}"):
+        assert len(operator.get(LIST, {"limits_after": text}).context["limits"]) == 3
+
+
+def test_a_search_for_a_channel_finds_its_limits(store, operator, many_limits):
+    names = [row.name for row in operator.get(LIST, {"q": "b"}).context["limits"]]
+    assert [name for name in names if name.startswith("channel ")] == [f"channel b of {DELIVER}"]
+
+
+def test_more_groups_than_are_looked_at_are_said(store, operator, monkeypatch):
+    fill(store, "a")
+    text = "not all limits and channels are listed"
+    assert text not in text_of(operator.get(LIST))
+    monkeypatch.setattr(channels, "MOST_LISTED", 0)
+    assert text in text_of(operator.get(LIST))
 
 
 def test_the_page_costs_the_same_however_many_channels_there_are(store, operator, connection):

@@ -10,11 +10,13 @@ from django.test.utils import CaptureQueriesContext
 from delayedq.operations import counting
 from delayedq.operations import queues as queue_counts
 from delayedq.store import worker_registry
+from delayedq.store.protocol import ClaimRequest, Lane
 from delayedq.tasks import registered
 from tests.admin.given import HISTORY, MESSAGES, dead, keys_on, offer, text_of
 from tests.admin.test_lists import AS_FRAGMENT
 from tests.app.tasks import deliver, nothing
 from tests.operations.test_limited_waits import offer as offer_late
+from tests.store.given import LEASE
 from tests.store.test_worker_registry import worker
 
 QUEUES = "/admin/delayedq/pausedqueue/"
@@ -58,6 +60,14 @@ def cost(client, connection, url):
 
 @pytest.mark.parametrize("url", LISTS.values(), ids=LISTS)
 def test_a_list_takes_at_most_15_statements(operator, store, connection, many_tasks, many_queues, url):
+    assert cost(operator, connection, url) <= 15
+
+
+def test_rows_of_what_runs_take_no_statement_each(operator, store, connection, many_tasks, many_queues):
+    lanes = [Lane(f"queue-{number:02}", 0) for number in range(60)]
+    store.claim(ClaimRequest(lanes, 60, LEASE, "worker-1"))
+    url = f"{MESSAGES}?state=running"
+    assert len(operator.get(url).context["rows"]) == 50
     assert cost(operator, connection, url) <= 15
 
 

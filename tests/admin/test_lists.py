@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import pytest
 from django.contrib.auth.models import User
@@ -10,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from delayedq.admin.base import FRAGMENT
-from delayedq.models import PausedQueue
+from delayedq.models import Message, PausedQueue
 from delayedq.operations import counting
 from delayedq.operations.counting import state_counts
 from delayedq.operations.pauses import pause_task
@@ -64,6 +65,81 @@ def test_a_tab_shows_as_many_messages_as_it_says(operator, states, state):
     page = operator.get(MESSAGES, {"state": state})
     (current,) = [tab for tab in page.context["tabs"] if tab.is_current]
     assert current.number == str(len(page.context["rows"]))
+
+
+def lose(store, *keys):
+    """Offer messages whose worker claimed them and was not seen since."""
+    ids = [offer(store, key, queue="lost") for key in keys]
+    then = timezone.now() - timedelta(minutes=5)
+    Message.objects.filter(pk__in=ids).update(
+        lease_token=7, leased_until=then, leased_by="w1", claimed_at=then, attempt=1
+    )
+    worker_registry(store.alias).at(then).heartbeat([worker("w1", running=f"{ids}")])
+
+
+@pytest.mark.parametrize(("few", "number"), [(1, "2+"), (1_000, "2")])
+def test_lost_messages_have_a_tab_while_there_are_some(operator, store, states, monkeypatch, few, number):
+    monkeypatch.setattr(counting, "FEW", few)
+    assert "Lost" not in tabs(operator.get(MESSAGES))
+    lose(store, "a", "b")
+    found = {tab.label: tab for tab in operator.get(MESSAGES).context["tabs"]}
+    assert found["Lost"].number == number
+    page = operator.get(found["Lost"].url)
+    assert keys_on(page) == ["a", "b"]
+    assert [tab.label for tab in page.context["tabs"] if tab.is_current] == ["Lost"]
+
+
+def test_lost_messages_have_a_tab_while_it_is_chosen(operator, states):
+    page = operator.get(MESSAGES, {"state": "lost"})
+    assert [tab.label for tab in page.context["tabs"] if tab.is_current] == ["Lost"]
+    assert "Lost" not in tabs(operator.get(HISTORY, {"state": "lost"}))
+
+
+@pytest.mark.parametrize("few", [1, 1_000])
+def test_who_has_lost_nothing_pays_no_statement_for_it(store, connection, states, monkeypatch, few):
+    monkeypatch.setattr(counting, "FEW", few)
+
+    def statements():
+        with CaptureQueriesContext(connection) as captured:
+            state_counts(store, store.now())
+        return len(captured)
+
+    registry = worker_registry(store.alias)
+    registry.heartbeat([worker("worker-1", held=1, running="[1]")])
+    before = statements()
+    registry.at(store.now() - timedelta(minutes=5)).heartbeat([worker("silent", running="[]")])
+    assert statements() == before
+    lose(store, "a")
+    assert statements() == before + (few == 1)
+
+
+def tab_urls(page):
+    return {tab.label: tab.url for tab in page.context["tabs"]}
+
+
+def test_a_tab_keeps_the_filters_that_its_list_has(operator, states):
+    asked = {"state": "due", "queue": "mail", "q": "due-", "priority": "0", "since": "2025-01-01T00:00", "after": "x"}
+    urls = tab_urls(operator.get(MESSAGES, asked))
+    kept = "q=due-&queue=mail&priority=0"
+    assert urls["Running"] == f"{MESSAGES}?state=running&{kept}&since=2025-01-01T00%3A00"
+    assert urls["All live"] == f"{MESSAGES}?{kept}&since=2025-01-01T00%3A00"
+    assert urls["History"] == f"{HISTORY}?{kept}"
+    assert urls["Dead letters"] == f"{HISTORY}?outcome=failed&{kept}"
+    assert keys_on(operator.get(urls["Due"])) == ["due-0", "due-1"]
+    assert keys_on(operator.get(urls["Scheduled"])) == []
+
+
+def test_a_tab_beside_the_history_keeps_what_live_messages_have(operator, states):
+    asked = {"outcome": "failed", "kind": "tests.remind", "error": "x", "until": "2030-01-01T00:00"}
+    urls = tab_urls(operator.get(HISTORY, asked))
+    assert urls["Due"] == f"{MESSAGES}?state=due&kind=tests.remind"
+    assert urls["History"] == f"{HISTORY}?kind=tests.remind&until=2030-01-01T00%3A00"
+
+
+def test_without_a_filter_the_dead_letters_come_by_error_whose_own_search_is_not_kept(operator, states):
+    assert tab_urls(operator.get(MESSAGES))["Dead letters"] == f"{HISTORY}errors/"
+    urls = tab_urls(operator.get(f"{HISTORY}errors/", {"q": "seat"}))
+    assert (urls["All live"], urls["Dead letters"], urls["History"]) == (MESSAGES, f"{HISTORY}errors/", HISTORY)
 
 
 def test_a_long_queue_is_not_counted_to_its_end(operator, store, states, monkeypatch):

@@ -14,9 +14,11 @@ from delayedq.models import FinishedMessage, Message, PausedQueue
 from delayedq.operations import queues as states
 from delayedq.operations.edits import stop
 from delayedq.operations.queues import BUCKETS, Trend
+from delayedq.operations.workers import SHOWN
 from delayedq.store import worker_registry
+from delayedq.store.protocol import ClaimRequest, Lane
 from tests.admin.given import dead, offer, run, said, text_of
-from tests.store.given import succeed
+from tests.store.given import LEASE, succeed
 from tests.store.test_worker_registry import worker
 
 QUEUES = "/admin/delayedq/pausedqueue/"
@@ -297,3 +299,15 @@ def test_a_stopped_run_that_holds_its_thread_is_named_with_its_worker_and_a_rest
     assert f"#{id_} was stopped; its thread is lost" in text_of(operator.get(QUEUES))
     registry.heartbeat([worker("worker-1", running="[]")])
     assert "that thread is lost" not in text_of(operator.get(ended))
+
+
+def test_a_lost_thread_is_named_however_many_messages_its_worker_runs(store, operator):
+    for number in range(SHOWN):
+        offer(store, f"{number}")
+    id_ = offer(store, "hangs")
+    claimed = store.claim(ClaimRequest([Lane("mail", 0)], SHOWN + 1, LEASE, "worker-1"))
+    ids = [one.id for one in claimed if one.id != id_]
+    assert stop(store, Message.objects.get(pk=id_)) is not None
+    worker_registry(store.alias).heartbeat([worker("worker-1", running=json.dumps([*ids, id_]))])
+    (row,) = operator.get(f"{QUEUES}workers/").context["workers"]
+    assert list(row.lost) == [id_]

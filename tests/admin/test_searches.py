@@ -13,9 +13,11 @@ from django.utils import timezone
 
 from delayedq.models import FinishedMessage, Message
 from delayedq.operations import argument_search, browsing
+from delayedq.store import worker_registry
 from tests.admin.given import HISTORY, MESSAGES, choose_all, confirm, dead, keys_on, offer, run, text_of
 from tests.app import tasks
 from tests.store.given import message
+from tests.store.test_worker_registry import worker
 
 
 @pytest.fixture
@@ -33,6 +35,15 @@ def test_the_list_of_what_runs_does_not_ask_to_search_further(operator, store, b
     assert not page.context["is_cut"]
     assert page.context["next"] is None
     assert "What workers ran at their last heartbeat" in page.content.decode()
+
+
+def test_the_list_of_what_runs_says_if_workers_ran_more_than_is_looked_up(operator, store, monkeypatch):
+    monkeypatch.setattr("delayedq.operations.workers.MOST_RUNNING", 1)
+    registry = worker_registry(store.alias)
+    registry.heartbeat([worker("w1", running="[1]")])
+    assert "are not looked up" not in text_of(operator.get(MESSAGES, {"state": "running"}))
+    registry.heartbeat([worker("w2", running="[2]")])
+    assert "the others are not looked up" in text_of(operator.get(MESSAGES, {"state": "running"}))
 
 
 def test_a_search_that_finds_nothing_says_where_it_looked_and_offers_the_history(operator, store):

@@ -10,8 +10,8 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from delayedq import Limit, Rate, limits
+from delayedq.limits import command, rules_for
 from delayedq.limits import operator as channels
-from delayedq.limits import rules_for
 from delayedq.limits.channels import Channels
 from delayedq.limits.rules import HEAD
 from delayedq.models import ChannelMessage, Message
@@ -43,6 +43,19 @@ def test_the_list_shows_channels_and_limits(store):
 def test_a_long_list_says_that_there_are_more(store, monkeypatch):
     monkeypatch.setattr(channels, "PAGE", 1)
     assert run("list").splitlines()[-1] == "There are more: name one by --channel, or see the admin."
+
+
+def test_limits_of_channels_are_listed_up_to_a_bound_or_for_one_channel(store, monkeypatch):
+    monkeypatch.setattr(command, "MOST_LISTED", 2)
+    for name in ("acme", "other", "third"):
+        limits.set(DELIVER, channel=name, concurrency=3, store=store)
+    said = run("list").splitlines()
+    assert f"channel other of {DELIVER}: 3 at once (set live)" in said
+    assert said[-1] == "There are more: name one by --channel, or see the admin."
+    third = run("list", "--channel", "third")
+    assert [line for line in third.splitlines() if line.startswith("channel ")] == [
+        f"channel third of {DELIVER}: 3 at once (set live)"
+    ]
 
 
 def test_a_channel_is_paused_and_resumed(store):

@@ -9,11 +9,13 @@ import pytest
 from delayedq.core.outlook import Trend
 from delayedq.models import CronSchedule, FinishedMessage, Message
 from delayedq.operations import activity as module
+from delayedq.operations import workers
 from delayedq.operations.activity import activity, next_messages, next_ticks
 from delayedq.operations.pauses import pause, pause_task
 from delayedq.store import worker_registry
+from delayedq.store.protocol import ClaimRequest, Lane
 from tests.admin.given import run
-from tests.store.given import message
+from tests.store.given import LEASE, message
 from tests.store.test_worker_registry import worker
 
 
@@ -83,6 +85,40 @@ def test_threads_of_a_queue_are_those_of_the_workers_that_serve_it(store, now):
     found = activity(store, store.now())
     assert [(one.name, one.busy, one.threads) for one in found.queues] == [("mail", 2, 8)]
     assert [(one.name, one.busy, one.threads) for one in found.workers] == [("w1", 2, 8), ("w2", 0, 4)]
+
+
+@pytest.fixture
+def thirty_workers(store):
+    """Each has 100 threads; the first 20 run 60 messages each, the others 80: 2,000 in all."""
+    store.offer_many([message(f"{n}", scheduled_at=None) for n in range(2_000)])
+    ids = [one.id for one in store.claim(ClaimRequest([Lane("mail", 0)], 2_000, LEASE, "w"))]
+    sizes = [60] * 20 + [80] * 10
+    held = [[ids.pop() for _ in range(size)] for size in sizes]
+    worker_registry(store.alias).heartbeat(
+        [worker(f"w-{n:02}", threads=100, running=f"{one}") for n, one in enumerate(held)]
+    )
+
+
+def test_busy_threads_of_a_queue_are_all_that_run_in_it(store, thirty_workers, monkeypatch):
+    monkeypatch.setattr(module, "MOST", 500)
+    monkeypatch.setattr(module, "AT_ONCE", 600)
+    found = activity(store, store.now())
+    assert (found.busy, found.threads, found.is_whole) == (2_000, 3_000, True)
+    assert [(one.name, one.busy, one.threads) for one in found.queues] == [("mail", 2_000, 3_000)]
+
+
+def test_the_workers_are_those_with_the_largest_share_of_busy_threads(store, thirty_workers):
+    registry = worker_registry(store.alias)
+    registry.heartbeat([worker("x", threads=2, running=f"{[*Message.objects.values_list('pk', flat=True)[:2]]}")])
+    found = activity(store, store.now())
+    assert [one.name for one in found.workers] == ["x", *(f"w-{n}" for n in range(20, 29))]
+    assert (found.of_workers, found.of_queues) == (31, 1)
+
+
+def test_beyond_a_bound_at_least_so_many_are_busy(store, thirty_workers, monkeypatch):
+    monkeypatch.setattr(workers, "MOST_RUNNING", 1_500)
+    found = activity(store, store.now())
+    assert (found.busy, found.queues[0].busy, found.is_whole) == (2_000, 1_500, False)
 
 
 def test_a_backlog_that_shrinks_steadily_has_an_end(store, now):

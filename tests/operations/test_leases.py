@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
 import pytest
 
 from delayedq.models import Message
-from delayedq.operations import browsing, counting
+from delayedq.operations import browsing, counting, workers
 from delayedq.operations.browsing import Selection
 from delayedq.operations.counting import Count, count_live, counted_live, leased_page
 from delayedq.sql.states import MessageState
 from delayedq.store import worker_registry
 from delayedq.store.protocol import ClaimRequest, Lane
 from tests.admin.given import offer, run
-from tests.store.given import LEASE
+from tests.store.given import LEASE, message
 from tests.store.test_worker_registry import worker
 
 
@@ -74,6 +75,50 @@ def test_many_come_in_pages(store, monkeypatch):
     assert ([row.key for row in page.rows], number) == (["2", "3"], 5)
     page = leased_page(store, selected(store, MessageState.RUNNING), page.after)[0]
     assert ([row.key for row in page.rows], page.after) == (["4"], None)
+
+
+def hold(store, number, queue="mail"):
+    """Claim so many messages; workers of 8 threads have them in the registry. Returns their ids."""
+    store.offer_many([message(f"{queue} {n}", queue=queue) for n in range(number)])
+    ids = [claimed.id for claimed in store.claim(ClaimRequest([Lane(queue, 0)], number, LEASE, "w1"))]
+    some = [ids[n : n + 8] for n in range(0, number, 8)]
+    worker_registry(store.alias).heartbeat(
+        [worker(f"{queue}-{n:03}", held=8, threads=8, running=json.dumps(held)) for n, held in enumerate(some)]
+    )
+    return ids
+
+
+def all_pages(store, state, **asked):
+    page, number, is_exact = leased_page(store, selected(store, state, **asked))
+    found = [row.pk for row in page.rows]
+    while page.after is not None:
+        page = leased_page(store, selected(store, state, **asked), page.after)[0]
+        found += [row.pk for row in page.rows]
+    return found, number, is_exact
+
+
+def test_all_that_runs_is_on_a_page_however_much_it_is(store, monkeypatch):
+    monkeypatch.setattr(counting, "PAGE", 400)
+    ids = hold(store, 1_200)
+    found, number, is_exact = all_pages(store, MessageState.RUNNING)
+    assert (sorted(found), number, is_exact) == (sorted(ids), 1_200, True)
+
+
+def test_what_workers_ran_is_looked_up_in_parts_each_with_the_filter(store, backlog, monkeypatch):
+    monkeypatch.setattr(counting, "AT_ONCE", 7)
+    hold(store, 20, queue="a")
+    ids = hold(store, 20, queue="b")
+    monkeypatch.setattr(browsing, "PAGE", 1)
+    monkeypatch.setattr(browsing, "DEPTH", 1)
+    assert sorted(all_pages(store, MessageState.RUNNING, queue="b")[0]) == sorted(ids)
+
+
+def test_more_than_is_looked_up_is_at_least_so_many(store, monkeypatch):
+    monkeypatch.setattr(workers, "MOST_RUNNING", 10)
+    hold(store, 20)
+    assert leased_page(store, selected(store, MessageState.RUNNING))[1:] == (20, False)
+    monkeypatch.setattr(workers, "MOST_RUNNING", 20)
+    assert leased_page(store, selected(store, MessageState.RUNNING))[1:] == (20, True)
 
 
 def test_the_count_is_exact_if_all_that_is_due_was_looked_at(store, backlog):
