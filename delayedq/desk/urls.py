@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib.auth.decorators import login_required
 from django.urls import path
+from django.views.decorators.csrf import csrf_protect
 
 from delayedq.desk import item_pages, saved_views, views
 from delayedq.desk.typed import keeps_typed
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def pages(site: Any = None) -> list[URLPattern]:
     """The patterns of the pages, in the frame of this admin site; None: in that of `delayedq/desk/base.html`."""
-    guarded: Any = login_required if site is None else site.admin_view
+    guarded: Any = _signed_in if site is None else site.admin_view
     routes: dict[str, tuple[str, Any]] = {
         "mine": ("", views.mine),
         "next": ("next/", item_pages.take_next),
@@ -38,6 +39,11 @@ def pages(site: Any = None) -> list[URLPattern]:
     }
     views_ = {name: guarded(view) for name, (_, view) in routes.items()} | {"act": keeps_typed(guarded, item_pages.act)}
     return [path(route, views_[name], {"site": site}, name=name) for name, (route, _) in routes.items()]
+
+
+def _signed_in(view: Any) -> Any:
+    """As an admin site does it: each page sets the cookie of the token, and each change is checked."""
+    return csrf_protect(login_required(view))
 
 
 app_name = "delayedq_desk"
