@@ -11,7 +11,7 @@ from django.contrib.auth.decorators import login_required
 from django.urls import path
 from django.views.decorators.csrf import csrf_protect
 
-from delayedq.desk import item_pages, saved_views, views
+from delayedq.desk import acts, item_pages, saved_views, views
 from delayedq.desk.typed import keeps_typed
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ def pages(site: Any = None) -> list[URLPattern]:
         "mine": ("", views.mine),
         "next": ("next/", item_pages.take_next),
         "team": ("team/", views.team),
-        "deal": ("team/deal/", item_pages.deal),
-        "assign": ("team/assign/", item_pages.assign_ticked),
+        "deal": ("team/deal/", acts.deal),
+        "assign": ("team/assign/", acts.assign_ticked),
         "view": ("team/view/", saved_views.save_view),
         "review": ("review/", views.review),
         "figures": ("figures/", views.figures),
         "automation": ("automation/", views.automation),
-        "mode": ("automation/mode/", item_pages.set_mode),
+        "mode": ("automation/mode/", acts.set_mode),
         "item": ("<int:pk>/", item_pages.one),
         "file": ("<int:pk>/file/<int:comment>/", item_pages.attached),
         "present": ("<int:pk>/present/", item_pages.present),
