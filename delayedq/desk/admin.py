@@ -163,6 +163,19 @@ class AutomationAdmin(ListAdmin):
     def get_changelist_form(self, request: HttpRequest, **options: Any) -> Any:
         return _of_user(super().get_changelist_form(request, **options | {"form": self.form}), request)
 
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        with automation_page.recorded(request.user, obj.kind):
+            super().save_model(request, obj, form, change)
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        with automation_page.recorded(request.user, obj.kind):
+            super().delete_model(request, obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
+        """One by one, since each is recorded."""
+        for row in queryset:
+            self.delete_model(request, row)
+
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """To delete a row sets the mode of the code again. That of a task that is gone sets nothing."""
         may = bool(super().has_delete_permission(request, obj))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -18,15 +19,20 @@ from delayedq.desk.options import Mode
 from delayedq.desk.tasks import mode_set
 from delayedq.desk.trend import Period
 from delayedq.desk.visits import measured
+from delayedq.operations.acts import note
+from delayedq.store import default_store
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from datetime import datetime, timedelta
 
     from delayedq.desk.agreement import Agreement
 
 #: How many days the page looks back on.
 DAYS = 14
+#: What the record of a change calls the mode of a task that has no row.
+AS_IN_CODE = "as in the code"
 #: The size of a chart, in its own units.
 WIDTH, HEIGHT = 280, 56
 MEANINGS = {
@@ -124,22 +130,44 @@ def demand_mode(user: Any, kind: str, mode: str) -> tuple[Any, Mode]:
     return task, new
 
 
-def set_mode(user: Any, kind: str, mode: str) -> None:
+def set_mode(user: Any, kind: str, mode: str, why: str = "") -> None:
     """Who decides the messages of the task from now on; an empty mode: what its code says.
 
-    The history says who has set it. Raises NotAllowed, ValueError for an unknown mode, and DeskError for one that asks
-    a handler where there is none.
+    Raises NotAllowed, ValueError for an unknown mode, and DeskError for one that asks a handler where there is none.
     """
-    task, new = demand_mode(user, kind, mode)
-    rows = Automation.objects.filter(kind=kind)
-    with transaction.atomic(using=router.db_for_write(Automation)):
-        before = rows.values_list("mode", flat=True).first() or task.desk.mode
+    _, new = demand_mode(user, kind, mode)
+    with recorded(user, kind, why):
         if mode:
             Automation.objects.update_or_create(kind=kind, defaults={"mode": new})
         else:
-            rows.delete()
-        recorded = mode_set.using(queue_name=task.queue_name, backend=task.backend)
-        recorded.enqueue(task=kind, by=str(user), before=str(before), mode=str(new))
+            Automation.objects.filter(kind=kind).delete()
+
+
+@contextmanager
+def recorded(user: Any, kind: str, why: str = "") -> Iterator[None]:
+    """Record what the block changes of the mode of a task: among the edits, and by a message, both with it or not.
+
+    A task that is gone has no queue for a message.
+    """
+    with transaction.atomic(using=router.db_for_write(Automation)):
+        before = _set_mode_of(kind)
+        yield
+        after = _set_mode_of(kind)
+        if before == after:
+            return
+        said = f"Set the mode of {kind}: {after or AS_IN_CODE}, before: {before or AS_IN_CODE}"
+        note(default_store(), said, user.get_username(), why)
+        task: Any = registered.get(kind)
+        if isinstance(task, DeskTask):
+            told = mode_set.using(queue_name=task.queue_name, backend=task.backend)
+            modes = {"before": str(before or task.desk.mode), "mode": str(after or task.desk.mode)}
+            told.enqueue(task=kind, by=str(user), **modes)
+
+
+def _set_mode_of(kind: str) -> str | None:
+    """The mode that is set in the database; None: that of the code holds."""
+    mode: str | None = Automation.objects.filter(kind=kind).values_list("mode", flat=True).first()
+    return mode
 
 
 def _points(shares: list[float | None]) -> list[str]:

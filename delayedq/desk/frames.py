@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from django.conf import settings
 from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
@@ -25,7 +26,14 @@ def framed(
         request.current_app = site.name  # as all views of the admin do
         around = {**site.each_context(request), "frame": "delayedq/desk/base_admin.html"}
     around |= {"page": template, "reviews": request.user.has_perm("delayedq_desk.review_item")}
+    around["csrf_cookie"] = readable_cookie()
     return render(request, f"delayedq/desk/{template}.html", {**around, **context}, status=status)
+
+
+def readable_cookie() -> str:
+    """The name of the cookie from which a script may read the token against forged requests; empty: there is none."""
+    is_hidden = settings.CSRF_USE_SESSIONS or settings.CSRF_COOKIE_HTTPONLY
+    return "" if is_hidden else settings.CSRF_COOKIE_NAME
 
 
 def asked_queue(given: QueryDict) -> str:

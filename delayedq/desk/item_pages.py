@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -16,24 +14,22 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission, PermissionsMixin
 from django.db.models import Q
 from django.forms.fields import InvalidJSONInput
-from django.http import FileResponse, Http404, HttpResponse, HttpResponseRedirect
+from django.http import FileResponse, Http404, HttpResponse
 from django.shortcuts import get_object_or_404, render
 from django.template.loader import select_template
 from django.utils import timezone
-from django.utils.http import urlencode
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
 from delayedq.core.serialization import loads
-from delayedq.desk import assignment, automation_page, ends, presence, replies, rules
+from delayedq.desk import assignment, ends, presence, replies, rules
 from delayedq.desk import figures as counted
 from delayedq.desk.display import call_of, history_of, name_of, state_at, text_of
 from delayedq.desk.errors import DeskError, InvalidDecision
 from delayedq.desk.frames import asked_queue, framed, go, link
 from delayedq.desk.models import Comment, DeskQueue
-from delayedq.desk.options import Mode
 from delayedq.desk.rules import active_users
 from delayedq.desk.typed import typed_in
 from delayedq.exceptions import CannotRun
@@ -166,12 +162,6 @@ class CommentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django does not
 # Item pages
 
 
-#: How many items one button deals.
-DEALT_AT_ONCE = 50
-
-#: So many that were ticked are assigned at once: a page has no more. What a tick says: an item, and its assignment.
-TICKED_AT_ONCE, TICKED = 50, re.compile(r"[0-9]{1,18}\.[0-9]{1,9}")
-
 #: Verbs that ask nothing.
 PLAIN = {"take", "unassign", "approve", "renew"}
 
@@ -183,69 +173,6 @@ NEXT = {"finish": "mine", "unassign": "mine", "postpone": "mine", "approve": "re
 def take_next(request: HttpRequest, site: Any = None) -> HttpResponse:  # noqa: ARG001 - of all pages
     """Give the user the next item of a queue."""
     return _next(request, asked_queue(request.POST))
-
-
-@require_POST
-def deal(request: HttpRequest, site: Any = None) -> HttpResponse:  # noqa: ARG001
-    """Assign what waits in a queue to those who work on it."""
-    queue, way = asked_queue(request.POST), request.POST.get("deal", "")
-    if not rules.may(request.user, "view", queue):
-        raise Http404
-    try:
-        count = assignment.distribute(queue, offered_for(queue)[:OFFERED], way, by=request.user, most=DEALT_AT_ONCE)
-    except (DeskError, ValueError) as refused:
-        messages.error(request, str(refused))
-    else:
-        text = ngettext("%(count)s item was assigned.", "%(count)s items were assigned.", count)
-        messages.success(request, text % {"count": count})
-    return _to_team(request, queue)
-
-
-@require_POST
-def assign_ticked(request: HttpRequest, site: Any = None) -> HttpResponse:  # noqa: ARG001
-    """Assign the items of a queue that were ticked, each as the page has shown it, to one person."""
-    queue = asked_queue(request.POST)
-    if not all(rules.may(request.user, verb, queue) for verb in ("view", "assign")):
-        raise Http404
-    form = AssignForm(request.POST, queue=queue)
-    ticked = [part.split(".", 1) for part in request.POST.getlist("items") if TICKED.fullmatch(part)]
-    seen = {int(pk): int(number) for pk, number in ticked}
-    if not form.is_valid() or not seen:
-        messages.error(request, _("Tick items, and choose to whom they are assigned."))
-        return _to_team(request, queue)
-    user, count, refused = form.cleaned_data["user"], 0, Counter[str]()
-    for item in rules.visible(request.user).filter(queue=queue, pk__in=list(seen)[:TICKED_AT_ONCE]).in_order():
-        item.assignment = seen[item.pk]
-        try:
-            item.assign(user, by=request.user)
-        except DeskError as error:
-            refused[str(error)] += 1
-        else:
-            count += 1
-    if count:
-        text = ngettext("%(count)s item was assigned to %(user)s.", "%(count)s items were assigned to %(user)s.", count)
-        messages.success(request, text % {"count": count, "user": user})
-    for reason, number in refused.items():
-        messages.error(request, _("Not assigned: %(number)s. %(why)s") % {"number": number, "why": reason})
-    return _to_team(request, queue)
-
-
-def _to_team(request: HttpRequest, queue: str) -> HttpResponse:
-    return HttpResponseRedirect(f"{link(request, 'team')}?{urlencode({'queue': queue})}")
-
-
-@require_POST
-def set_mode(request: HttpRequest, site: Any = None) -> HttpResponse:  # noqa: ARG001
-    """Who decides the messages of a task from now on."""
-    kind, mode = request.POST.get("kind", ""), request.POST.get("mode", "")
-    try:
-        automation_page.set_mode(request.user, kind, mode)
-    except (DeskError, ValueError) as refused:
-        messages.error(request, str(refused))
-    else:
-        word = automation_page.MEANINGS[Mode(mode)][0] if mode else _("as in the code")
-        messages.success(request, _("From now on: %(mode)s.") % {"mode": word})
-    return go(request, "automation")
 
 
 @never_cache

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import batched, islice, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from delayedq.desk.models import ENDING, ORDER, Item, State
+from delayedq.desk.models import ENDING, HELD, ORDER, Item, State
 from delayedq.models.message import Now
 from delayedq.operations.browsing import id_in
 
@@ -21,6 +21,8 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TICK = timedelta(microseconds=1)
 #: How many open items of a queue are searched for a part of a key.
 SEARCHED = 1_000
+#: Those whose items end, with their states: they are shown in that order.
+ENDING_FILTERS = {"assigned": HELD, "postponed": (State.POSTPONED,)}
 #: How many items of a queue and state are looked at that have run out: the rounds of workers let them wait again.
 LAPSED = 200
 
@@ -66,6 +68,23 @@ def place(item: Item) -> tuple[int, datetime, int]:
     return -item.priority, item.due_or_last, item.pk
 
 
+def of_filter(items: Any, only: str) -> Any:
+    """Those that a filter of the team desk selects, of which each has the name of a method; an empty text: all."""
+    return getattr(items, only)() if only else items
+
+
+def page_of_filter(items: Any, only: str, queues: list[str], after: str, size: int) -> ItemPage:
+    """A page of what is open, or of what a filter of the team desk selects, in its order."""
+    if only in ENDING_FILTERS:
+        return page_of_ending(items, ENDING_FILTERS[only], queues, after, size)
+    if only == "unassigned":
+        return page_of_unassigned(items, queues, after, size)
+    if only == "late":
+        return page_of_late(items, queues, after, size)
+    shown = items.filter(state=State.REVIEW) if only == "in_review" else items.open()
+    return page_of_queues(shown, queues, after, size)
+
+
 def page(items: Any, after: str, size: int) -> ItemPage:
     """At most `size` of these items behind a place (an empty text: the first ones)."""
     return _cut(_heads(items, ItemPosition.parsed(after), size + 1), size)
@@ -89,9 +108,13 @@ def page_of_ending(items: Any, states: Iterable[str], queues: list[str], after: 
             rows += found.filter(until=begin.due, id__gt=begin.id)[: size + 1]
             found = found.filter(until__gt=begin.due)
         rows += found[: size + 1]
-    rows.sort(key=lambda item: (item.until, item.pk))
+    rows.sort(key=_end)
     last = rows[size - 1] if len(rows) > size else None
     return ItemPage(rows[:size], str(ItemPosition(0, last.until, last.pk)) if last else None)
+
+
+def _end(item: Item) -> tuple[Any, int]:
+    return item.until, item.pk
 
 
 def queues_of(items: Any) -> Iterator[str]:
@@ -150,18 +173,25 @@ def has_unassigned(items: Any, queue: str) -> bool:
     return rows.order_by("skill", *ORDER).first() is not None or bool(_lapsed(items, queue))
 
 
-def found(items: Any, queues: Iterable[str], text: str, size: int) -> ItemPage:
+def found(items: Any, only: str, queues: Iterable[str], text: str, size: int) -> ItemPage:
     """Those of these items whose message has this number, or whose key is `text`, open or not; and of the first
-    SEARCHED open ones of each of the queues those whose key has it. The open ones come first.
+    SEARCHED open ones of each of the queues those whose key has it. Of both, only those that the filter selects, in its
+    order; without one the open ones come first.
     """
     keys = set(_of_number(items, text.removeprefix("#"))) | set(_of_key(items, text))
+    slim = items.select_related(None).only("key", "priority", "due_or_last", "until")
     for queue in queues:
-        rows = items.open().filter(queue=queue).in_order().values_list("pk", "key")[:SEARCHED]
-        hits = (pk for pk, key in rows if key and text.casefold() in key.casefold())
+        rows = page_of_filter(slim, only, [queue], "", SEARCHED).rows
+        hits = (row.pk for row in rows if row.key and text.casefold() in row.key.casefold())
         keys.update(islice(hits, size + 1))  # they come in order: more of one queue are not shown
-    every = (row for some in batched(keys, SEARCHED) for row in items.filter(pk__in=some))
-    rows = sorted(every, key=lambda item: (not item.is_open, *place(item)))
+    of_these = of_filter(items, only)
+    every = (row for some in batched(keys, SEARCHED) for row in of_these.filter(pk__in=some))
+    rows = sorted(every, key=_end if only in ENDING_FILTERS else _open_first)
     return ItemPage(rows[:size], None, len(rows) > size)
+
+
+def _open_first(item: Item) -> tuple[bool, int, datetime, int]:
+    return not item.is_open, *place(item)
 
 
 def _of_number(items: Any, text: str) -> Iterator[int]:

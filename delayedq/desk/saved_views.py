@@ -7,22 +7,17 @@ from typing import TYPE_CHECKING, Any
 from django import forms
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
-from django.http import HttpResponseRedirect
-from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST
 
 from delayedq.core.bounds import NAME_LENGTH
 from delayedq.desk import views
-from delayedq.desk.frames import link
 from delayedq.desk.models import SavedView
 from delayedq.operations.browsing import id_in
 
 if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
-
-    from delayedq.desk.views import TeamFilters
 
 
 class SaveViewForm(forms.Form):
@@ -51,15 +46,11 @@ def save_view(request: HttpRequest, site: Any = None) -> HttpResponse:
     filters = views.filters_in(request.POST)
     if (pk := id_in(request.POST.get("delete", ""))) is not None:
         SavedView.objects.filter(user=user, pk=pk).delete()
-        return _to(request, filters)
+        return views.back_to_team(request)
     form = SaveViewForm(request.POST, user=user)
     if not form.is_valid():
-        return views.team_page(request, site, filters, status=422, saving=form)
+        return views.team_page(request, site, status=422, saving=form)
     kept = {"queue": filters.queue, "only": filters.only, "text": filters.text}
     view, _is_new = SavedView.objects.update_or_create(user=user, name=form.cleaned_data["name"], defaults=kept)
     messages.success(request, _("Saved: %(name)s.") % {"name": view.name})
-    return _to(request, filters)
-
-
-def _to(request: HttpRequest, filters: TeamFilters) -> HttpResponse:
-    return HttpResponseRedirect(f"{link(request, 'team')}?{urlencode(filters.asked)}")
+    return views.back_to_team(request)

@@ -1,4 +1,4 @@
-"""What was typed into a form whose item is gone for its reader: the answer has it, so that nobody types it twice."""
+"""What was typed into a form of an item that cannot be saved: the answer has it, so that nobody types it twice."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.contrib.auth.views import redirect_to_login
-from django.http import Http404
+from django.http import Http404, HttpResponse
 from django.urls import reverse
 from django.utils.translation import gettext as _
+from django.views.decorators.csrf import csrf_exempt, csrf_protect
 
 from delayedq.desk.frames import framed, link
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from django.http import HttpRequest, HttpResponse
+    from django.http import HttpRequest
 
 #: The verbs with a form.
 WITH_FORM = {"finish", "postpone", "send_back", "assign", "comment"}
@@ -50,16 +51,22 @@ def typed_in_request(request: HttpRequest) -> list[tuple[str, str]]:
 
 
 def keeps_typed(guard: Callable[..., Any], view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """The view of a verb behind a guard. Who may not come in, or finds no item, is shown what they have sent."""
+    """The view of a verb behind a guard, which refuses forged requests. Who may not come in, finds no item, or has
+    signed in since the page was shown, is shown what they have sent.
+    """
     guarded: Callable[..., HttpResponse] = guard(view)
 
+    @csrf_exempt  # the middleware would answer without what was sent
     @wraps(guarded)
     def kept(request: HttpRequest, pk: int, verb: str, site: Any = None) -> HttpResponse:
-        if request.method != "POST" or verb not in WITH_FORM:
+        if request.method != "POST" or verb not in WITH_FORM or _is_of_another_site(request):
             return guarded(request, pk=pk, verb=verb, site=site)
         if not (request.user.is_authenticated if site is None else site.has_permission(request)):
             why, url = _("You are signed out: nothing was changed."), _login(request, pk, site)
             return _lost(request, site, 403, why, (_("Sign in"), url))
+        if not _has_token(request):
+            why = _("You have signed in again since the page was shown: nothing was changed.")
+            return _lost(request, site, 403, why, (_("Open the item"), link(request, "item", pk)))
         try:
             return guarded(request, pk=pk, verb=verb, site=site)
         except Http404:
@@ -67,6 +74,17 @@ def keeps_typed(guard: Callable[..., Any], view: Callable[..., HttpResponse]) ->
             return _lost(request, site, 404, why, (_("My desk"), link(request, "mine")))
 
     return kept
+
+
+def _is_of_another_site(request: HttpRequest) -> bool:
+    """Whether the browser says so: what another site has sent is no text of the reader, and is not shown."""
+    return request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin"
+
+
+def _has_token(request: HttpRequest) -> bool:
+    """Whether Django lets the request pass, as no forged one; a login, also in another tab, changes the token."""
+    passed = HttpResponse()
+    return csrf_protect(lambda _request: passed)(request) is passed
 
 
 def _login(request: HttpRequest, pk: int, site: Any) -> str:

@@ -1,4 +1,4 @@
-"""The lists and figures of the desk. `item_pages.py` has what is done with an item.
+"""The lists and figures of the desk. `item_pages.py` has what is done with an item, `acts.py` what is done on these.
 
 What a page reads does not grow with what is open: a list is a page of it, and a count stops at a bound.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from django.http import HttpResponseRedirect
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -17,8 +18,9 @@ from delayedq.desk import automation_page, open_items, rules
 from delayedq.desk import figures as counted
 from delayedq.desk.display import rows_of
 from delayedq.desk.frames import asked_queue, asked_text, framed, link
-from delayedq.desk.item_pages import DEALT_AT_ONCE, AssignForm
-from delayedq.desk.models import HELD, SavedView, State
+from delayedq.desk.item_pages import AssignForm
+from delayedq.desk.models import SavedView, State
+from delayedq.models.operations import WHY_LENGTH
 from delayedq.operations.counting import Count, bounded_rows
 from delayedq.store import store_for
 
@@ -31,13 +33,11 @@ if TYPE_CHECKING:
 SHOWN = 50
 #: Up to which number the items of a queue are counted.
 COUNTED = 1_000
-#: Those whose items end, with their states: they are shown in that order.
-ENDING_FILTERS = {"assigned": HELD, "postponed": (State.POSTPONED,)}
-
-
+#: How many items one button deals.
+DEALT_AT_ONCE = 50
 #: How many views a user may save.
 MOST_VIEWS = 50
-#: What the team desk filters by, besides queues.
+#: What the team desk filters by, besides queues: `open_items.of_filter` has what each selects.
 FILTERS = {
     "": gettext_lazy("all"),
     "unassigned": gettext_lazy("unassigned"),
@@ -120,39 +120,46 @@ def _waiting(user: Any, items: Any) -> list[OpenQueue]:
 @require_safe
 def team(request: HttpRequest, site: Any = None) -> HttpResponse:
     """What is open, and who holds it."""
-    return team_page(request, site, filters_in(request.GET))
+    return team_page(request, site)
 
 
 def team_page(
-    request: HttpRequest, site: Any, filters: TeamFilters, status: int = 200, saving: Any = None
+    request: HttpRequest, site: Any, status: int = 200, saving: Any = None, assigning: Any = None
 ) -> HttpResponse:
-    """The team desk with these filters. `saving`: a form that saves a view, and was refused."""
+    """The team desk with the filters that the request names. `saving`, `assigning`: a form of it that was refused."""
+    given = request.POST if request.method == "POST" else request.GET
+    filters, begin = filters_in(given), given.get("after", "")
     items: Any = rules.visible(request.user)
     now = store_for(items.db).now()
     queue, only, text = filters
     queues = {name: bounded_rows(_open(items, name), COUNTED) for name in open_items.queues_of(items.open())}
     chosen = items.select_related("holder")
-    names, after = [queue] if queue else list(queues), request.GET.get("after", "")
+    names = [queue] if queue else list(queues)
     if text:
-        page = open_items.found(chosen.filter(queue=queue) if queue else chosen, names, text, SHOWN)
+        page = open_items.found(chosen.filter(queue=queue) if queue else chosen, only, names, text, SHOWN)
     else:
-        page = _of_team(chosen, only, names, after)
+        page = open_items.page_of_filter(chosen, only, names, begin, SHOWN)
+        if begin and not page.rows:  # all of the last page was dealt with
+            page, begin = open_items.page_of_filter(chosen, only, names, "", SHOWN), ""
     may_see = request.user.has_perm("delayedq_desk.view_item")
     may_deal = bool(queue) and may_see and rules.may(request.user, "assign", queue)  # the groups are the same for both
-    shown = f"{link(request, 'team')}?{urlencode(filters.asked | ({'after': after} if after else {}))}"
+    shown = _address(request, filters, begin)
     context = {
         "title": _("Team desk"),
         "now": now,
         "rows": rows_of(page.rows, now),
+        "begin": begin,
         "after": page.after,
         "is_cut": page.is_cut,
         "queue": queue,
         "only": only,
+        "only_label": FILTERS[only],
         "queues": queues,
         "text": text,
         "searched": open_items.SEARCHED,
         "may_deal": may_deal,
-        "to_whom": AssignForm(queue=queue) if may_deal and page.rows else None,
+        "to_whom": (assigning or AssignForm(queue=queue)) if may_deal and page.rows else None,
+        "ticked": given.getlist("items") if assigning else [],
         "dealt_at_once": DEALT_AT_ONCE,
         "filters": FILTERS,
         "views": _views_of(request.user, filters),
@@ -164,23 +171,21 @@ def team_page(
     return framed(request, site, "team", context, status)
 
 
+def back_to_team(request: HttpRequest) -> HttpResponse:
+    """To the page of the team desk from which something was sent."""
+    return HttpResponseRedirect(_address(request, filters_in(request.POST), request.POST.get("after", "")))
+
+
+def _address(request: HttpRequest, filters: TeamFilters, after: str) -> str:
+    asked = filters.asked | ({"after": after} if after else {})
+    return f"{link(request, 'team')}?{urlencode(asked)}"
+
+
 def _views_of(user: Any, shown: TeamFilters) -> list[tuple[SavedView, str, bool]]:
     """The user's views: each with its query string, and whether it is what is shown."""
     found = SavedView.objects.filter(user=user).order_by("name", "pk")[:MOST_VIEWS]
     kept = ((view, TeamFilters(view.queue, view.only, view.text)) for view in found)
     return [(view, urlencode(filters.asked), filters == shown) for view, filters in kept]
-
-
-def _of_team(items: Any, only: str, queues: list[str], after: str) -> open_items.ItemPage:
-    """A page of what is open, or of one state of it."""
-    if only in ENDING_FILTERS:
-        return open_items.page_of_ending(items, ENDING_FILTERS[only], queues, after, SHOWN)
-    if only == "unassigned":
-        return open_items.page_of_unassigned(items, queues, after, SHOWN)
-    if only == "late":
-        return open_items.page_of_late(items, queues, after, SHOWN)
-    shown = items.filter(state=State.REVIEW) if only == "in_review" else items.open()
-    return open_items.page_of_queues(shown, queues, after, SHOWN)
 
 
 def _open(items: Any, queue: str) -> Any:
@@ -219,6 +224,11 @@ def figures(request: HttpRequest, site: Any = None) -> HttpResponse:
 @require_safe
 def automation(request: HttpRequest, site: Any = None) -> HttpResponse:
     """Who decides the messages of each task, how well the handler does, and how that has changed."""
+    return tasks_page(request, site)
+
+
+def tasks_page(request: HttpRequest, site: Any, status: int = 200) -> HttpResponse:
+    """The page of automation; of a change that was refused it keeps the reason that was given."""
     items: Any = rules.visible(request.user)
     now = store_for(items.db).now()
     context = {
@@ -227,5 +237,7 @@ def automation(request: HttpRequest, site: Any = None) -> HttpResponse:
         "tasks": automation_page.tasks_of(request.user, items, now),
         "days": automation_page.days(now),
         "may_set": automation_page.may_set(request.user),
+        "given": {name: request.POST.get(name, "") for name in ("kind", "why")},
+        "why_length": WHY_LENGTH,
     }
-    return framed(request, site, "automation", context)
+    return framed(request, site, "automation", context, status)

@@ -75,7 +75,7 @@ class Worker(models.Model):
 
 
 class Edit(models.Model):
-    """What an operator did: to many messages at once, to queues, tasks, schedules, limits or workers.
+    """What an operator did: to many messages at once, to queues, tasks, schedules, limits, workers or modes.
 
     Undo changes only what still is as this left it.
     """

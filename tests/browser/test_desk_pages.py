@@ -310,6 +310,39 @@ def test_who_may_not_renew_an_item_is_told_that_it_is_no_longer_theirs(stopped, 
     assert page.get_by_label("Amount").input_value() == "55"
 
 
+def sign_in_again(page, user):
+    """As in another tab of the same browser."""
+    user.set_password("wonderland")
+    user.save()
+    page.goto("/admin/login/")  # who has changed their password is signed out
+    page.get_by_label("Username:").fill(user.username)
+    page.get_by_label("Password:").fill("wonderland")
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("heading", name="Site administration").wait_for()
+    page.close()
+
+
+@sqlite
+@pytest.mark.parametrize("root", [DESK, ADMIN], ids=["own", "admin"])
+@pytest.mark.parametrize("is_hidden", [False, True], ids=["cookie", "refresh"])
+def test_what_was_typed_is_saved_after_signing_in_again_in_another_tab(stopped, ann, settings, root, is_hidden):
+    """At once where a script may read the cookie of the token, else with the next refresh."""
+    settings.CSRF_COOKIE_HTTPONLY = is_hidden
+    item = opened(refund, 10)
+    item.take(ann)
+    page = stopped(f"{root}{item.pk}/")
+    token = page.locator("[name=csrfmiddlewaretoken]").first.get_attribute("value")
+    page.get_by_label("Amount").fill("70")
+    sign_in_again(page.context.new_page(), ann)
+    if is_hidden:
+        pass_seconds(page, 11)
+        page.locator(f"[name=csrfmiddlewaretoken][value='{token}']").first.wait_for(state="detached")
+    page.get_by_role("button", name="Finish", exact=True).click()
+    page.locator(".messagelist", has_text="Decided.").wait_for()
+    item.refresh_from_db()
+    assert item.decision == '{"amount":70,"paid":false}'
+
+
 @sqlite
 def test_a_link_keeps_the_focus_when_its_part_is_refreshed(stopped, ann):
     opened(refund, 10)

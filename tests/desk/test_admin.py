@@ -10,6 +10,7 @@ from django.test import Client
 
 from delayedq.desk import desk_task
 from delayedq.desk.models import Automation, DeskQueue, Item, State
+from delayedq.models import Edit, Message
 from tests.desk.given import ALL, QUEUE, opened, person, refund
 
 pytestmark = [
@@ -159,6 +160,31 @@ def test_who_does_not_see_a_queue_sets_no_mode_in_it_by_form_list_or_deletion():
         )
     signed_in(ann).post(f"{MODES}{gone.pk}/delete/", {"post": "yes"})
     assert not Automation.objects.exists()
+
+
+def test_whoever_changes_a_mode_in_the_admin_is_among_the_edits_and_in_the_history():
+    """By the form, the list, a deletion, and one of several; what is saved as it was changes nothing."""
+    client, kind, gone = signed_in(person("boss", superuser=True)), refund.module_path, "no.such.task"
+    client.post(f"{MODES}add/", {"kind": kind, "mode": "shadow"})
+    row = Automation.objects.get()
+    for mode in ("automatic", "automatic"):
+        client.post(f"{MODES}{row.pk}/change/", {"mode": mode})
+    rows = {"form-TOTAL_FORMS": 1, "form-INITIAL_FORMS": 1, "form-0-id": row.pk, "_save": "Save"}
+    client.post(MODES, rows | {"form-0-mode": "people"})
+    client.post(f"{MODES}{row.pk}/delete/", {"post": "yes"})
+    last = [Automation.objects.create(kind=one, mode="assisted").pk for one in (gone, kind)]
+    client.post(MODES, {"action": "delete_selected", "_selected_action": last, "post": "yes"})
+    assert not Automation.objects.exists()
+    as_in_code = "as in the code"
+    changes = [(as_in_code, "shadow"), ("shadow", "automatic"), ("automatic", "people"), ("people", as_in_code)]
+    said = [f"Set the mode of {kind}: {after}, before: {before}" for before, after in changes]
+    edits = list(Edit.objects.order_by("id"))
+    assert [edit.description for edit in edits[:4]] == said
+    assert {edit.description for edit in edits[4:]} == {
+        f"Set the mode of {one}: as in the code, before: assisted" for one in (gone, kind)
+    }
+    assert {edit.made_by for edit in edits} == {"boss"}
+    assert Message.objects.filter(kind="delayedq.desk.tasks.mode_set").count() == 5, "all but of the task that is gone"
 
 
 def test_a_row_stays_that_of_its_task():

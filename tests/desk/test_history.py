@@ -140,6 +140,80 @@ def test_a_search_with_many_hits_shows_the_first_that_are_due_and_says_that_ther
     assert "There are more" in plain(page)
 
 
+def in_each_state(ann):
+    """Items with keys of one beginning, by the filters that select them."""
+    names = ("unassigned", "run out", "assigned", "soon", "postponed", "in_review", "late", "done")
+    items = dict(zip(names, several(*(f"UA/{name}" for name in names)), strict=True))
+    now = timezone.now()
+    for name in ("run out", "assigned", "soon"):
+        items[name].take(ann)
+    Item.objects.filter(pk=items["run out"].pk).update(until=now - timedelta(minutes=1))
+    Item.objects.filter(pk=items["soon"].pk).update(until=now + timedelta(minutes=1))
+    items["postponed"].postpone(now + timedelta(days=1), "later")
+    Item.objects.filter(pk=items["in_review"].pk).update(state="review")
+    past = now - timedelta(hours=1)
+    Item.objects.filter(pk=items["late"].pk).update(due_at=past, due_or_last=past)
+    items["done"].finish(PAID)
+    return items
+
+
+@pytest.mark.parametrize(
+    ("only", "expected"),
+    [
+        ("unassigned", ["late", "run out", "unassigned"]),
+        ("assigned", ["soon", "assigned"]),
+        ("postponed", ["postponed"]),
+        ("in_review", ["in_review"]),
+        ("late", ["late"]),
+    ],
+)
+def test_a_search_and_a_filter_select_together(only, expected):
+    """By a part of the key, by the key, and by the number."""
+    ann, lea = person("ann", *ALL), person("lea", *ALL)
+    items = in_each_state(ann)
+    several("LH/1")
+    client = signed_in(lea)
+
+    def found(text, **asked):
+        rows = client.get("/desk/team/", {"q": text, "only": only, **asked}).context["rows"]
+        return [row.name.removeprefix("UA/") for row in rows]
+
+    assert sorted(found("ua/")) == sorted(expected)
+    assert only != "assigned" or found("ua/") == expected, "in the order of the filter"
+    for name, item in items.items():
+        for text in (item.key, str(item.message_id)):
+            assert found(text) == found(text, queue=QUEUE) == [name] * (name in expected), text
+    assert found("ua/", queue="other") == []
+
+
+def test_a_search_looks_through_the_first_of_what_the_filter_selects(monkeypatch):
+    monkeypatch.setattr("delayedq.desk.open_items.SEARCHED", 2)
+    ann = person("ann", *ALL)
+    items = several("UA/1", "UA/2", "UA/3", "UA/4")
+    items[3].take(ann)
+    client = signed_in(ann)
+    page = client.get("/desk/team/", {"q": "A/4"})
+    assert page.context["rows"] == []
+    page = client.get("/desk/team/", {"q": "A/4", "only": "assigned"})
+    assert [row.name for row in page.context["rows"]] == ["UA/4"]
+    assert "Only “assigned”: items with the key or number “A/4”" in plain(page)
+
+
+def test_filters_and_search_lead_to_each_other_and_keep_the_others():
+    several("UA/1")
+    page = text_of(signed_in(person("ann", *ALL)).get("/desk/team/", {"queue": QUEUE, "only": "late", "q": "u a"}))
+    links = {unescape(one) for one in re.findall(r'href="(/desk/team/\?[^"]*)"', page)}
+    assert {
+        "/desk/team/?only=late&q=u+a",  # all queues
+        f"/desk/team/?queue={QUEUE}&only=assigned&q=u+a",
+        f"/desk/team/?queue={QUEUE}&q=u+a",  # all states
+        f"/desk/team/?queue={QUEUE}&only=late",  # no search
+    } <= links
+    search = page.partition('role="search"')[2].partition("</form>")[0]
+    assert f'name="queue" value="{QUEUE}"' in search
+    assert 'name="only" value="late"' in search
+
+
 def test_a_search_finds_nothing_in_queues_of_others():
     several("UA1545")
     DeskQueue.objects.create(queue=QUEUE).groups.add(Group.objects.create(name="others"))
@@ -154,6 +228,82 @@ def test_several_are_ticked_and_assigned():
     assert "2 items were assigned to bob." in page
     assert set(Item.objects.filter(holder=bob)) == {one, two}
     assert history(one) == ["lea assigned it to bob"]
+
+
+def kept_in(page, form):
+    """What a form of the team desk sends besides."""
+    found = re.search(rf'<form method="post" action="/desk/team/{form}/".*?</form>', text_of(page), re.DOTALL)[0]
+    return dict(re.findall(r'<input type="hidden" name="(queue|only|q|after)" value="([^"]*)">', found))
+
+
+def test_forms_lead_back_to_the_page_that_was_shown(monkeypatch):
+    monkeypatch.setattr(views, "SHOWN", 1)
+    lea = person("lea", *ALL)
+    one, two, three = several("1", "2", "3")
+    client = signed_in(lea)
+    after = client.get("/desk/team/", {"queue": QUEUE, "only": "unassigned"}).context["after"]
+    page = client.get("/desk/team/", {"queue": QUEUE, "only": "unassigned", "after": after})
+    for form, sent in (
+        ("assign", {"user": lea.pk, "items": f"{two.pk}.{two.assignment}"}),
+        ("deal", {"deal": "by lot"}),
+        ("view", {"name": "mine"}),
+    ):
+        kept = kept_in(page, form)
+        assert kept == {"queue": QUEUE, "only": "unassigned", "q": "", "after": after}
+        answer = client.post(f"/desk/team/{form}/", {**kept, **sent})
+        assert answer.url == f"/desk/team/?queue={QUEUE}&only=unassigned&after={after}"
+    assert [row.item for row in client.get(answer.url).context["rows"]] == [three]
+    page = client.get("/desk/team/", {"queue": QUEUE, "q": "1"})
+    answer = client.post("/desk/team/deal/", {**kept_in(page, "deal"), "deal": "by lot"})
+    assert answer.url == f"/desk/team/?queue={QUEUE}&q=1"
+    assert one.key == "1"
+
+
+def test_when_all_of_the_last_page_was_assigned_the_list_begins_again(monkeypatch):
+    monkeypatch.setattr(views, "SHOWN", 1)
+    lea = person("lea", *ALL)
+    one, two = several("1", "2")
+    client = signed_in(lea)
+    asked = {"queue": QUEUE, "only": "unassigned"}
+    after = client.get("/desk/team/", asked).context["after"]
+    page = ticked(client, lea, two, only="unassigned", after=after)
+    assert [row.item for row in page.context["rows"]] == [one]
+    assert kept_in(page, "assign")["after"] == ""
+
+
+@pytest.mark.parametrize("given", [{"user": ""}, {"user": "0"}, {"items": []}, {"user": "full"}])
+def test_what_is_refused_stays_ticked_on_the_page_that_was_shown(given):
+    """No person, one that there is not, no tick, and a person who may hold no more."""
+    lea, bob = person("lea", *ALL), person("bob", *ALL)
+    DeskQueue.objects.create(queue=QUEUE, capacity=1)
+    held, one, _two = several("UA/0", "UA/1", "UA/2")
+    held.take(bob)
+    to = {"user": bob.pk} if given == {"user": "full"} else given
+    page = ticked(signed_in(lea), bob, one, only="unassigned", q="UA", **to)
+    assert page.status_code == 422
+    assert [row.name for row in page.context["rows"]] == ["UA/1", "UA/2"]
+    kept = [] if given == {"items": []} else [f"{one.pk}.{one.assignment}"]
+    assert re.findall(r'name="items" value="([^"]*)" checked', text_of(page)) == kept
+    assert kept_in(page, "assign") == {"queue": QUEUE, "only": "unassigned", "q": "UA", "after": ""}
+    assert f'data-from="/desk/team/?queue={QUEUE}&amp;only=unassigned&amp;q=UA"' in text_of(page)
+    assert (f'<option value="{bob.pk}" selected>' in text_of(page)) == (given in ({"items": []}, {"user": "full"}))
+    described = re.findall(r'aria-describedby="([^"]*user[^"]*)"', text_of(page))
+    assert all(f'id="{name}"' in text_of(page) for name in described)
+
+
+def test_links_of_a_page_that_was_refused_lead_to_pages():
+    lea = person("lea", *ALL)
+    (one,) = several("UA/1")
+    client = signed_in(lea)
+    client.post("/desk/team/view/", {"name": "mine", "only": "late"})
+    for page in (ticked(client, lea, one, user=""), client.post("/desk/team/view/", {"name": "", "queue": QUEUE})):
+        assert page.status_code == 422
+        text = text_of(page)
+        assert 'href="?' not in text
+        assert '<form method="get" action="/desk/team/"' in text
+        links = [unescape(link) for link in re.findall(r'href="(/desk/team/[^"]*)"', text)]
+        assert "/desk/team/?only=late" in links
+        assert {client.get(link).status_code for link in links} == {200}
 
 
 def test_a_tick_that_was_made_up_breaks_no_page():
@@ -191,13 +341,23 @@ def test_what_has_changed_hands_since_it_was_ticked_is_refused_alone():
     assert one.holder == ann
 
 
+def test_what_has_changed_hands_is_not_ticked_as_it_is_there_then():
+    lea, bob, ann = (person(name, *ALL) for name in ("lea", "bob", "ann"))
+    one, two = several("1", "2")
+    Item.objects.get(pk=one.pk).take(ann)
+    page = ticked(signed_in(lea), bob, one, two)
+    assert page.status_code == 422
+    assert [row.item.holder for row in page.context["rows"]] == [ann, bob]
+    assert not re.findall(r'name="items" value="[^"]*" checked', text_of(page))
+
+
 @pytest.mark.parametrize(
     "given", [{"items": "x"}, {"items": "1"}, {"items": "9" * 30 + ".1"}, {"user": "0"}, {"items": []}]
 )
 def test_garbage_assigns_nothing(given):
     lea = person("lea", *ALL)
     (one,) = several("1")
-    assert ticked(signed_in(lea), lea, one, **given).status_code == 200
+    assert ticked(signed_in(lea), lea, one, **given).status_code == 422
     assert not Item.objects.filter(holder__isnull=False).exists()
 
 

@@ -10,11 +10,11 @@ from django.contrib.auth.models import Group, Permission
 from django.test import Client
 from django.utils import timezone
 
-from delayedq.desk import item_pages
+from delayedq.desk import views
 from delayedq.desk.models import Automation, Comment, DeskQueue, Item, State
 from delayedq.desk.signals import item_changed
 from delayedq.desk.typed import WITH_FORM
-from delayedq.models import FinishedMessage
+from delayedq.models import Edit, FinishedMessage
 from delayedq.testing import run_due
 from tests.desk.given import ALL, QUEUE, opened, person, refund, reviewed
 
@@ -236,9 +236,36 @@ def test_who_sets_the_mode_is_in_the_history(people):
     assert {(one["by"], one["task"]) for one in said} == {("lead", refund.module_path)}
 
 
+def test_who_sets_the_mode_is_among_the_edits_with_the_reason(people):
+    """The button, the one that goes back to the code, one that changes nothing, and one that was refused."""
+    lead = people["lead"]
+    lead.user_permissions.add(Permission.objects.get(codename="change_automation"))
+    client, kind = signed_in(lead), refund.module_path
+    for mode, why in (("shadow", " the handler\0 is new "), ("shadow", "again"), ("wild", "no"), ("", "x" * 501)):
+        client.post(f"{DESK}automation/mode/", {"kind": kind, "mode": mode, "why": why})
+    assert [(edit.description, edit.made_by, edit.why) for edit in Edit.objects.order_by("id")] == [
+        (f"Set the mode of {kind}: shadow, before: as in the code", "lead", "the handler is new"),
+        (f"Set the mode of {kind}: as in the code, before: shadow", "lead", "x" * 500),
+    ]
+    page = signed_in(person("boss", superuser=True)).get("/admin/delayedq/edit/", {"q": "refund"}).content.decode()
+    assert f"Set the mode of {kind}: shadow" in page
+
+
+@sqlite
+def test_the_reason_of_a_mode_that_was_refused_stays_where_it_was_typed(people):
+    lead = people["lead"]
+    lead.user_permissions.add(Permission.objects.get(codename="change_automation"))
+    sent = {"kind": reviewed.module_path, "mode": "wild", "why": "the <handler>"}
+    page = signed_in(lead).post(f"{DESK}automation/mode/", sent)
+    assert page.status_code == 422
+    form = page.content.decode().partition(f'value="{reviewed.module_path}"')[2].partition("</form>")[0]
+    assert 'value="the &lt;handler&gt;"' in form
+    assert page.content.decode().count("the &lt;handler&gt;") == 1
+
+
 @pytest.mark.parametrize("way", ["round_robin", "least_loaded"])
 def test_a_lead_deals_what_waits_to_those_who_work_on_the_queue(people, monkeypatch, way):
-    monkeypatch.setattr(item_pages, "DEALT_AT_ONCE", 3)
+    monkeypatch.setattr(views, "DEALT_AT_ONCE", 3)
     workers = {"holder", "colleague", "both", "lead"}
     people["blind"].groups.clear()
     for _ in range(4):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from django.contrib.auth.models import Group
 from django.core.files.uploadedfile import SimpleUploadedFile
@@ -21,6 +23,15 @@ pytestmark = [
 TYPED = "the customer's letter of <May>"
 SHOWN = "the customer&#x27;s letter of &lt;May&gt;"
 BASES = {"own": "/desk/", "admin": "/admin/delayedq_desk/item/desk/"}
+#: Where Django keeps the token of forms: in a cookie that scripts may read, in one that they may not, in a session.
+TOKENS = {"cookie": {}, "hidden": {"CSRF_COOKIE_HTTPONLY": True}, "session": {"CSRF_USE_SESSIONS": True}}
+
+
+@pytest.fixture(params=TOKENS)
+def token_kept(request, settings):
+    for name, value in TOKENS[request.param].items():
+        setattr(settings, name, value)
+    return request.param
 
 
 def taken_back(item, ann, bob):
@@ -136,3 +147,91 @@ def test_a_form_that_is_shown_is_not_repeated():
     assert page.context["typed"] == []
     assert 'value="x"' in page.content.decode()
     assert client.post("/desk/4711/renew/").status_code == 404
+
+
+def careful(user):
+    """A client whose requests are checked as those of a browser."""
+    client = Client(enforce_csrf_checks=True)
+    sign_in(client, user)
+    return client
+
+
+def sign_in(client, user):
+    """As a person does, in any tab: by a form, which makes another token."""
+    user.set_password("wonderland")
+    user.save()
+    page = client.get("/admin/login/").content.decode()
+    sent = {"username": user.username, "password": "wonderland", "csrfmiddlewaretoken": token_of(page)}
+    assert client.post("/admin/login/", {**sent, "next": "/desk/"}).status_code == 302
+
+
+def sign_out(client):
+    page = client.get("/desk/").content.decode()
+    assert client.post("/admin/logout/", {"csrfmiddlewaretoken": token_of(page)}).status_code == 200
+
+
+def token_of(page):
+    return re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', page)[1]
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("is_back", [True, False], ids=["signed in again", "signed out"])
+def test_what_was_typed_is_kept_though_its_token_holds_no_more(base, token_kept, is_back):
+    ann, item = person("ann", *ALL), opened()
+    item.take(ann)
+    client = careful(ann)
+    sent = {"amount": "4711", "dq-assignment": item.assignment}
+    sent["csrfmiddlewaretoken"] = token_of(client.get(f"{BASES[base]}{item.pk}/").content.decode())
+    sign_out(client)
+    if is_back:
+        sign_in(client, ann)
+    answer = client.post(f"{BASES[base]}{item.pk}/finish/", sent)
+    assert (answer.status_code, answer.context["typed"]) == (403, [("amount", "4711")])
+    page = answer.content.decode()
+    assert ("You have signed in again" if is_back else "You are signed out") in page
+    assert (f'href="{BASES[base]}{item.pk}/"' in page) == is_back
+    item.refresh_from_db()
+    assert item.decision is None
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_refresh_brings_a_token_that_holds_after_signing_in_again(base, token_kept):
+    ann, item = person("ann", *ALL), opened()
+    item.take(ann)
+    client = careful(ann)
+    sign_out(client)
+    sign_in(client, ann)
+    sent = {"amount": "70", "dq-assignment": item.assignment}
+    sent["csrfmiddlewaretoken"] = token_of(client.get(f"{BASES[base]}{item.pk}/present/").content.decode())
+    assert client.post(f"{BASES[base]}{item.pk}/finish/", sent).status_code == 302
+    item.refresh_from_db()
+    assert item.decision == '{"amount":70,"paid":false}'
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_page_names_the_cookie_of_the_token_where_a_script_may_read_it(base, token_kept):
+    page = careful(person("ann", *ALL)).get(BASES[base]).content.decode()
+    assert ('data-csrf-cookie="csrftoken"' in page) == (token_kept == "cookie")
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("is_signed_in", [True, False])
+def test_what_another_site_has_sent_is_not_shown(base, is_signed_in):
+    ann, item = person("ann", *ALL), opened()
+    item.take(ann)
+    client = careful(ann) if is_signed_in else Client(enforce_csrf_checks=True)
+    answer = client.post(f"{BASES[base]}{item.pk}/comment/", {"text": TYPED}, headers={"Sec-Fetch-Site": "cross-site"})
+    assert (answer.status_code, SHOWN in answer.content.decode()) == (403, False)
+
+
+@pytest.mark.parametrize("verb", ["take", "finish", "comment"])
+def test_a_project_without_the_middleware_is_protected_all_the_same(verb, settings):
+    settings.MIDDLEWARE = [name for name in settings.MIDDLEWARE if "Csrf" not in name]
+    ann, item = person("ann", *ALL), opened()
+    if verb != "take":
+        item.take(ann)
+    client = careful(ann)
+    sent = {"amount": "70", "text": "x", "dq-assignment": item.assignment}
+    assert client.post(f"/desk/{item.pk}/{verb}/", sent).status_code == 403
+    sent["csrfmiddlewaretoken"] = token_of(client.get(f"/desk/{item.pk}/").content.decode())
+    assert client.post(f"/desk/{item.pk}/{verb}/", sent).status_code == 302

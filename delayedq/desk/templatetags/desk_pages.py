@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from django import template
 from django.utils import timezone
 from django.utils.html import format_html
+from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
 from delayedq.desk.frames import link
@@ -55,6 +56,19 @@ def _is_of_handler(item: Item) -> bool:
 def desk_url(context: dict[str, Any], name: str, *args: Any) -> str:
     """The path of a page of the desk, where this one is mounted."""
     return link(context["request"], name, *args)
+
+
+@register.simple_tag(takes_context=True)
+def team_url(context: dict[str, Any], **asked: str) -> str:
+    """The path of the team desk with what is asked of it; an empty text asks nothing."""
+    query = urlencode({name: value for name, value in asked.items() if value})
+    return f"{link(context['request'], 'team')}?{query}"
+
+
+@register.filter
+def tick(item: Item) -> str:
+    """What a tick says: the item, and its assignment as the page shows it."""
+    return f"{item.pk}.{item.assignment}"
 
 
 @register.simple_tag(takes_context=True, name="when")

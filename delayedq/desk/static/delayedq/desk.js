@@ -10,6 +10,20 @@
         return answer;
     };
 
+    // The token of the forms: signing in, also in another tab, makes another one. Each refresh brings it; where a script
+    // may read its cookie, it is read besides as a form is sent.
+
+    const TOKEN = "[name=csrfmiddlewaretoken]", cookie = document.currentScript.dataset.csrfCookie;
+
+    function setToken(page, token) {
+        if (token) page.querySelectorAll(TOKEN).forEach((one) => { one.value = token; });
+    }
+    function readToken() {
+        const found = cookie && document.cookie.split("; ").findLast((one) => one.startsWith(`${cookie}=`));
+        setToken(document, found?.slice(cookie.length + 1));
+    }
+    document.addEventListener("submit", readToken);
+
     // Live
 
     const isBusy = (part) => part.contains(document.activeElement) && document.activeElement.matches("input, select, textarea")
@@ -21,9 +35,6 @@
     function replace(page) {
         document.querySelectorAll("[data-live]").forEach((old) => {
             const fresh = page.getElementById(old.id), focused = old.contains(document.activeElement) && name(document.activeElement);
-            fresh?.querySelectorAll("[name=csrfmiddlewaretoken]").forEach((one) => {
-                one.value = old.querySelector("[name=csrfmiddlewaretoken]")?.value ?? one.value; // masked anew in each answer
-            });
             if (!fresh || isBusy(old) || fresh.innerHTML === old.innerHTML) return;
             old.innerHTML = fresh.innerHTML;
             if (focused) [...old.querySelectorAll("a, button")].find((one) => name(one) === focused)?.focus({ preventScroll: true });
@@ -44,6 +55,8 @@
                 const answer = await fetched(words.from ?? location.href);
                 if (!answer.ok) throw new Error(answer.statusText);
                 const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+                const token = page.querySelector(TOKEN)?.value;
+                for (const one of [page, document]) setToken(one, token);
                 if (getSelection().isCollapsed) replace(page);
                 show();
             } catch (error) {
@@ -71,7 +84,8 @@
 
     async function renew() {
         const body = new FormData();
-        body.set("csrfmiddlewaretoken", held.querySelector("[name=csrfmiddlewaretoken]").value);
+        readToken();
+        body.set("csrfmiddlewaretoken", held.querySelector(TOKEN).value);
         const answer = await fetch(held.dataset.renew, { method: "POST", body, credentials: "same-origin" });
         if (answer.status >= 500) return; // it is tried again
         const lost = held.querySelector(".dq-desk-lost"), isRenewed = answer.status === 204;
