@@ -47,7 +47,12 @@ CREATE TEMP TABLE lives AS
 WITH first AS (
     SELECT m.*, CASE WHEN m.attempts <= 1 THEN coalesce(m.started, f.began) ELSE f.began END AS began
     FROM messages m LEFT JOIN failed f ON f.id = m.id AND f.attempt = 1
-), known AS (SELECT *, coalesce(began, started, ended) AS went FROM first)
+), known AS (
+    SELECT *, CASE
+        WHEN coalesce(began, started, ended) IS NOT NULL THEN coalesce(began, started, ended)
+        WHEN ended IS NULL AND attempts >= 1 THEN arrived  -- it was started, nobody knows when
+    END AS went FROM first
+)
 SELECT *, CASE WHEN went IS NOT NULL THEN greatest(went, arrived) END AS gone,
     CASE WHEN moved OR began - arrived < -1 THEN NULL ELSE no_less(began - arrived) END AS wait
 FROM known

@@ -116,6 +116,19 @@ def _never_began(rng, due, zone):
 
 
 def _live(rng, due, zone):
-    state = rng.choice(("waiting", "leased"))
-    started = due + timedelta(seconds=1) if state == "leased" else None
-    return {"state": state, "attempts": int(state == "leased"), "started_at": started, "finished_at": None}
+    """Not started yet, or running, or waiting for a retry, perhaps without a record; no live row says when it began."""
+    state, failed = rng.choice(("waiting", "leased")), rng.choice((0, 0, 1, 3))
+    ends = [due + timedelta(minutes=5 * attempt) for attempt in range(1, failed + 1)]
+    records = [
+        _failure(rng, attempt, end - timedelta(seconds=rng.uniform(0, 9)), end, zone)
+        for attempt, end in enumerate(ends, start=1)
+        if rng.random() < 0.8
+    ]
+    return {
+        "state": state,
+        "attempts": failed + (state == "leased"),
+        "scheduled_at": ends[-1] if ends else due,
+        "started_at": None,
+        "finished_at": None,
+        "errors": json.dumps(records) if records else None,
+    }
