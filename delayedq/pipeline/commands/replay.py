@@ -54,7 +54,7 @@ def run_replay(pipeline: Pipeline, options: Options) -> None:
         raise InvalidOption(f"--until, {choice.until}, is not later than --since, {choice.since}.")
     replay_id = options["replay_id"] or hashlib.sha256(f"{choice} {speed}".encode()).hexdigest()[:16]
     _check_id(replay_id)
-    with viewed(pipeline) as view:
+    with viewed(pipeline, since=choice.since, until=choice.until) as view:
         messages = _judged(pipeline, view, choice, replay_id)
         groups = replay.groups(messages)
         _check_kinds(choice, groups)

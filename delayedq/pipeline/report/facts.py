@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 # definition is that of `sql.waits`, as on the pages of the admin.
 #
 # History keeps the times of the last attempt; those of earlier ones are in the records of their failures. An attempt
-# without any record was not settled: its worker was killed, or lost its lease.
+# without any record was not settled: its worker was killed, or lost its lease. A live message that was started and has
+# no record runs, or has lost its worker: nothing tells since when, and it counts as one that did not wait.
 
 
 _FAILURES = "array<struct<attempt: int, failed_at: string, seconds: double, exception: string>>"
@@ -322,7 +323,7 @@ _SKETCHED = (*_MEASURES, "recoveries", "late")
 
 
 def counted(messages: DataFrame, window: Window) -> DataFrame:
-    """The facts of every table, added up: KEYS and VALUES. `messages` is what `timing.timed` makes.
+    """The facts of every table, added up: KEYS and VALUES. `messages` is what `timed` makes.
 
     A figure counts what happened within the window: arrivals that arrived, waits that were over, attempts and messages
     that ended in it.
@@ -353,7 +354,8 @@ def _attempts(messages: DataFrame) -> DataFrame:
         }
     )
     earlier = F.filter(failures, lambda other: other.attempt < failure.attempt)
-    left = F.coalesce("began", "started", "ended")
+    begun = F.when(is_live() & (F.col("attempts") > 0), F.col("arrived"))
+    left = F.coalesce("began", "started", "ended", begun)
     return rows.withColumns(
         {
             "whole": whole,

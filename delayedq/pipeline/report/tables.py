@@ -270,7 +270,7 @@ class Plan:
 
 
 def plans(offered: Sequence[Row], window: Window, target: Target) -> list[Plan]:
-    """One for ALL, and one for each queue if there are several, from the rows of `analytics.offered`."""
+    """One for ALL, and one for each queue if there are several, from the rows of `offered`."""
     by_queue: dict[str, list[Row]] = defaultdict(list)
     offered = [row for row in offered if row["work"] / window.length(row["period"]) <= _MOST_LOAD]
     for row in offered:
@@ -400,7 +400,7 @@ def measure(
 
     One query of Spark, whatever the number of tables. Raises ValueError for a window that is none.
 
-        figures = measure(spark.read.parquet("lake/..."), since, until)
+        figures = measure(Lake(spark, "/srv/lake").history(), since, until)
         figures.overall("wait")["p95"]  # seconds
     """
     window = Window.between(since, until)

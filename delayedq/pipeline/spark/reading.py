@@ -400,15 +400,19 @@ class MessageReader(DataSourceReader):
 
 
 def read_here(
-    address: Address, schema: StructType, states: tuple[str, ...] = STATES, until: datetime | None = None
+    address: Address,
+    schema: StructType,
+    states: tuple[str, ...] = STATES,
+    since: datetime | None = None,
+    until: datetime | None = None,
 ) -> pa.Table | None:
     """All messages, with the columns of this schema (of MESSAGES), read by this process as one statement finds them.
 
-    states, until: only these, and those that ended before then. None if their tables have more than SMALL_ROWS, or they
-    have more than SMALL_BYTES, which is for Spark. A small queue is read here in less time than a Python worker of
-    Spark takes to start. Raises DatabaseUnreachable.
+    states, since, until: only these, and of those that ended what did so from `since` until before `until`. None if
+    their tables have more than SMALL_ROWS, or they have more than SMALL_BYTES, which is for Spark. A small queue is
+    read here in less time than a Python worker of Spark takes to start. Raises DatabaseUnreachable.
     """
-    selection = ReadSelection(address, states=states, until=until)
+    selection = ReadSelection(address, states=states, since=since, until=until)
     with connect(address) as connection:
         counts = [connection.rows(COUNT.format(table), {"most": SMALL_ROWS + 1}) for table in tables(selection)]
     if sum(count for ((count,),) in counts) > SMALL_ROWS:

@@ -1,6 +1,6 @@
 """The schemas that messages have on Spark, and nothing else. JSON stays text; times are in UTC, to the microsecond.
 
-Those of the lake are `pipeline.lake.table`, in Spark's types: a reader of a lake passes LAKE, and finds NULL in the
+Those of the lake are `pipeline.lake.columns`, in Spark's types: a reader of a lake passes LAKE, and finds NULL in the
 columns that an older writer did not know.
 """
 

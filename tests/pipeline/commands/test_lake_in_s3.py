@@ -9,10 +9,14 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from delayedq.pipeline.commands.archive import Archiving
+from delayedq.pipeline.commands.replay import run_replay
+from delayedq.pipeline.commands.report import run_report
 from delayedq.pipeline.lake.table import LakeTable
+from delayedq.pipeline.management.commands.run_pipeline import Command
 from delayedq.pipeline.models import ArchiveBatch, ArchiveState
+from delayedq.pipeline.opening import Pipeline
 from tests.pipeline.archives import ONE_STORE
-from tests.pipeline.given import NOW, history, ids
+from tests.pipeline.given import DAY, NOW, history, ids
 from tests.pipeline.lake.engines import polars
 from tests.pipeline.lake.files import ids as ids_of_lake
 from tests.pipeline.lake.s3 import bucket, options_of, serving
@@ -76,3 +80,34 @@ def test_a_spark_that_does_not_reach_it_is_told_what_to_set(spark, store, path):
     assert "Nothing is lost" in str(failed.value)
     assert len(ids()) == 3
     assert not Path("s3:").exists()
+
+
+SINCE = str((NOW - 3 * DAY).date())
+
+
+@ONE_STORE
+@pytest.mark.parametrize(
+    ("step", "arguments", "days"),
+    [
+        (run_report, ["report", "--since", f"{SINCE}T18:00Z"], (3, 2, 1)),
+        (run_report, ["report", "--only-lake", "--since", SINCE, "--until", str(NOW.date())], (3, 2, 1)),
+        (run_replay, ["replay", "--since", SINCE, "--state", "succeeded"], (3,)),
+    ],
+    ids=["report", "report of the lake", "replay"],
+)
+def test_what_is_about_some_days_copies_the_files_of_these(
+    spark, store, address, path, tmp_path, step, arguments, days
+):
+    history(6, days=6)
+    staging = {name: tmp_path / name for name in ("of the archive", "of the step")}
+    for directory in staging.values():
+        directory.mkdir()
+    list(Archiving(spark, store, address, path, here=address, staging=str(staging["of the archive"])).run(NOW))
+    pipeline = Pipeline(spark, store, address, address, print, path, str(staging["of the step"]))
+    output = ["--output", str(tmp_path / "report")] if step is run_report else []
+    options = Command().create_parser("manage.py", "run_pipeline").parse_args([*arguments, *output])
+
+    step(pipeline, vars(options))
+
+    copied = [file.parent.name for file in staging["of the step"].rglob("*.parquet")]
+    assert sorted(copied) == [f"day={(NOW - number * DAY).date()}" for number in days]

@@ -20,15 +20,21 @@ WITH given AS (
         metadata ->> '$.cron.schedule' AS schedule,
         epoch_us(CAST(metadata ->> '$.cron.nominal_at' AS TIMESTAMPTZ)) / 1e6 AS nominal
     FROM history
+), asked AS (
+    SELECT * FROM given WHERE created < $until AND (ended IS NULL OR ended >= $since)
+), named AS (  -- the tasks of which most messages ended in the window
+    SELECT kind AS task FROM asked GROUP BY kind
+    ORDER BY count(*) FILTER (ended BETWEEN $since AND $last) DESC, kind LIMIT 50
 ), judged AS (
     SELECT *, attempts <= 1 AND (errors IS NULL OR state IN ('succeeded', 'failed')) AS is_only,
         is_only AND coalesce(started - last_due < -1, false) AS moved,
         CASE WHEN is_only AND NOT moved THEN last_due ELSE first_due END AS due
-    FROM given
+    FROM asked
 )
-SELECT *, CASE WHEN started IS NULL AND coalesce(ended < due, false) THEN NULL ELSE greatest(created, due) END
+SELECT judged.* REPLACE (CASE WHEN task IS NULL THEN 'other tasks' ELSE kind END AS kind), judged.kind AS task,
+    CASE WHEN started IS NULL AND coalesce(ended < due, false) THEN NULL ELSE greatest(created, due) END
     AS arrived
-FROM judged WHERE created < $until AND (ended IS NULL OR ended >= $since)
+FROM judged LEFT JOIN named ON named.task = judged.kind
 """
 
 # One row for each recorded failure.
@@ -47,7 +53,12 @@ CREATE TEMP TABLE lives AS
 WITH first AS (
     SELECT m.*, CASE WHEN m.attempts <= 1 THEN coalesce(m.started, f.began) ELSE f.began END AS began
     FROM messages m LEFT JOIN failed f ON f.id = m.id AND f.attempt = 1
-), known AS (SELECT *, coalesce(began, started, ended) AS went FROM first)
+), known AS (
+    SELECT *, CASE
+        WHEN coalesce(began, started, ended) IS NOT NULL THEN coalesce(began, started, ended)
+        WHEN ended IS NULL AND attempts >= 1 THEN arrived  -- it was started, nobody knows when
+    END AS went FROM first
+)
 SELECT *, CASE WHEN went IS NOT NULL THEN greatest(went, arrived) END AS gone,
     CASE WHEN moved OR began - arrived < -1 THEN NULL ELSE no_less(began - arrived) END AS wait
 FROM known
@@ -113,6 +124,59 @@ _LATE = "SELECT schedule, no_less(began - nominal) AS seconds FROM ticks WHERE b
 
 _BUCKET = "floor(moment / $width) * $width"
 
+# The work that arrived in each period.
+_OFFERED = """
+WITH parts AS (
+    SELECT queue, floor(arrived / ($period / 60)) * ($period / 60) AS part, count(*) AS attempts,
+        count(*) FILTER (is_last) AS messages, sum(run) AS work, sum(run * run) AS squares
+    FROM attempts WHERE arrived >= $recent AND arrived < $until GROUP BY ALL
+)
+SELECT floor(part / $period) * $period AS period, queue, sum(messages) AS messages, sum(attempts) AS attempts,
+    sum(work) AS work, sum(squares) AS squares,
+    (sum(messages * messages) / 60 - pow(sum(messages) / 60, 2)) / nullif(sum(messages) / 60, 0) AS dispersion
+FROM parts GROUP BY ALL
+"""
+
+# Erlang's B of n threads follows from that of n - 1, and C from B; Allen and Cunneen scale the waits of those who wait.
+# Each period adds threads until 95% of its messages start within a second.
+_CAPACITY = f"""
+WITH RECURSIVE each AS ({_OFFERED}),
+together AS (
+    SELECT period, 'all queues' AS queue, sum(messages) AS messages, sum(attempts) AS attempts, sum(work) AS work,
+        sum(squares) AS squares, sum(messages * coalesce(dispersion, 1)) / greatest(sum(messages), 1) AS dispersion
+    FROM each WHERE (SELECT count(DISTINCT queue) > 1 FROM each) GROUP BY period
+), traffic AS (
+    SELECT queue, period, work,
+        greatest(least(period + $period, $until) - greatest(period, $recent), least($period, $until - $recent) / 2)
+            AS seconds,
+        work / seconds AS load, work / attempts AS run,
+        CASE WHEN messages >= 30 THEN coalesce(dispersion, 1) ELSE 1 END AS arrivals,
+        CASE WHEN work > 0 THEN greatest(0, squares / attempts / (run * run) - 1) ELSE 0 END AS runs
+    FROM (FROM each UNION ALL BY NAME FROM together)
+), tried AS (
+    SELECT queue, period, load, run * (arrivals + runs) / 2 AS scale, 0 AS threads, CAST(1 AS DOUBLE) AS b,
+        false AS is_enough
+    FROM traffic
+    UNION ALL
+    SELECT queue, period, load, scale, n, blocked,
+        n > load AND (busy <= 0.05 OR scale / (n - load) * ln(busy / 0.05) <= 1)
+    FROM (
+        SELECT *, threads + 1 AS n, load * b / (n + load * b) AS blocked,
+            blocked / (1 - load / n * (1 - blocked)) AS busy
+        FROM tried WHERE NOT is_enough
+    )
+), needs AS (
+    SELECT queue, period, load, threads, row_number() OVER (PARTITION BY queue ORDER BY threads) AS rank,
+        row_number() OVER (PARTITION BY queue ORDER BY threads DESC, load DESC) = 1 AS is_peak,
+        count(*) OVER (PARTITION BY queue) AS n
+    FROM tried WHERE is_enough
+)
+SELECT queue, any_value(total) / ($until - $recent) AS mean_load, min(threads) FILTER (rank * 20 >= n * 19) AS threads,
+    max(threads) AS peak_threads, any_value(period) FILTER (is_peak) AS peak_begins,
+    any_value(load) FILTER (is_peak) AS peak_load
+FROM needs JOIN (SELECT queue, sum(work) AS total FROM traffic GROUP BY queue) USING (queue) GROUP BY queue
+"""
+
 #: What each table holds, by its name there.
 QUERIES = {
     "overall": _percentiles("SELECT measure, seconds FROM durations", "measure"),
@@ -158,20 +222,12 @@ QUERIES = {
         WITH ticks AS (SELECT * FROM lives WHERE schedule IS NOT NULL AND ended BETWEEN $since AND $last),
         late AS ({_percentiles(_LATE, "schedule")}),
         counts AS (SELECT schedule, count(*) FILTER (began IS NULL) AS cancelled,
-            count(began) - count(DISTINCT CASE WHEN began IS NOT NULL THEN (nominal, kind, queue) END) AS repeated
+            count(began) - count(DISTINCT CASE WHEN began IS NOT NULL THEN (nominal, task, queue) END) AS repeated
             FROM ticks GROUP BY schedule)
         SELECT schedule, coalesce(n, 0) AS n, p50, p95, longest, cancelled, repeated
         FROM counts LEFT JOIN late USING (schedule)""",
-    "offered": """
-        WITH parts AS (
-            SELECT queue, floor(arrived / ($period / 60)) * ($period / 60) AS part, count(*) AS attempts,
-                count(*) FILTER (is_last) AS messages, sum(run) AS work, sum(run * run) AS squares
-            FROM attempts WHERE arrived >= $recent AND arrived < $until GROUP BY ALL
-        )
-        SELECT floor(part / $period) * $period AS period, queue, sum(messages) AS messages, sum(attempts) AS attempts,
-            sum(work) AS work, sum(squares) AS squares,
-            (sum(messages * messages) / 60 - pow(sum(messages) / 60, 2)) / nullif(sum(messages) / 60, 0) AS dispersion
-        FROM parts GROUP BY ALL""",
+    "offered": _OFFERED,
+    "capacity": _CAPACITY,
     "leases": """
         WITH spoken AS (SELECT id, count(*) AS records, bool_or(attempt = attempts) AS last FROM failed GROUP BY id),
         ended_here AS (
@@ -203,6 +259,7 @@ KEYS = {
     "recoveries": ("kind",),
     "drift": ("schedule",),
     "offered": ("period", "queue"),
+    "capacity": ("queue",),
     "leases": ("kind",),
     "still_open": ("kind", "state"),
 }

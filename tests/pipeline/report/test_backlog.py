@@ -21,6 +21,11 @@ def figures(spark):
     return measure(frame(spark, *rows), NOON, after(60))
 
 
+def live(state, attempts, **columns):
+    """As a read of the queue has it: no live row says when its attempt began."""
+    return ended(None, None, due=10, state=state, attempts=attempts, **columns)
+
+
 def test_what_is_taken_away_before_its_time_never_waits(figures):
     waiting = [row["waiting"] for row in figures.rows("backlog")]
 
@@ -46,3 +51,21 @@ def test_those_that_never_arrived_are_counted_apart(figures):
     early = {row["state"]: row["early"] for row in figures.rows("retries")}
 
     assert early == {"succeeded": 0, "cancelled": 1, "superseded": 1}
+
+
+def test_what_was_started_and_has_not_ended_neither_waits_nor_runs(spark):
+    rows = [
+        live("leased", 1, id=1),
+        live("waiting", 1, id=2),  # its lease ran out
+        live("waiting", 0, id=3),
+        live("leased", 2, due_first=4, failures=[(1, 6, 1.0)], id=4),  # its first attempt left a record
+        live("leased", 1, queue="carried", id=5) | {"scheduled_at": after(-5), "scheduled_at_initially": after(-5)},
+    ]
+    figures = measure(frame(spark, *rows), NOON, after(60))
+    waiting = [row["waiting"] for row in figures.rows("backlog", queue="mail")]
+
+    assert waiting == [0] * 4 + [1] + [0] * 5 + [1] * 50
+    assert {row["running"] for row in figures.rows("backlog", queue="mail")} == {0, 1}
+    assert sum(row["arrived"] for row in figures.rows("backlog")) == 4
+    assert figures.rows("backlog", queue="carried") == []
+    assert sum(row["n"] for row in figures.rows("still_open")) == 5

@@ -100,7 +100,9 @@ def _add_archive(parser: ArgumentParser) -> None:
 
 def _add_report(parser: ArgumentParser) -> None:
     parser.add_argument("--output", default="delayedq-report", metavar="DIR", help="Where it goes (delayedq-report).")
-    parser.add_argument("--since", type=moment, metavar="TIME", help="From then (UTC; the first message).")
+    begins = parser.add_mutually_exclusive_group()
+    begins.add_argument("--since", type=moment, metavar="TIME", help="From then (UTC; the first message).")
+    begins.add_argument("--last", type=duration, metavar="TIME", help="Of the last 7d, 12h, ... before --until (now).")
     parser.add_argument("--until", type=moment, metavar="TIME", help="Until before then (UTC; the last message).")
     parser.add_argument(
         "--within",
