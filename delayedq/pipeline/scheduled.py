@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from datetime import timedelta
+from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ from django.db.models import Max
 from django.utils.translation import gettext as _
 
 from delayedq.conf import get_settings
+from delayedq.core.bounds import KEY_LENGTH
 from delayedq.core.serialization import load_call
 from delayedq.cron.definitions import definitions, read
 from delayedq.cron.operator import ScheduleSelection, disabled_by_hand, page_of_schedules
@@ -21,7 +24,7 @@ from delayedq.operations.archived import ScheduledStep, Trouble
 from delayedq.store import store_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from datetime import datetime
 
     from delayedq.cron.definitions import Definition
@@ -40,6 +43,17 @@ TICKS = 2
 MOST = 50
 
 
+def key_of(arguments: Sequence[str]) -> str:
+    """What a run of these arguments is known by: one of a key runs at a time, and the last one is in the books.
+
+    It is the step, such as `archive`. Reports with other arguments are others.
+    """
+    step = arguments[0]
+    if step != "report" and len(step) <= KEY_LENGTH:
+        return step
+    return f"{step[: KEY_LENGTH // 2]} {sha256(json.dumps(arguments).encode()).hexdigest()[:16]}"
+
+
 def scheduled_steps(alias: str, now: datetime) -> list[ScheduledStep]:
     """Each schedule of a step, in the settings or the database, with the last run of that. Raises django.db.Error."""
     from delayedq.pipeline.models import StepRun
@@ -51,13 +65,13 @@ def scheduled_steps(alias: str, now: datetime) -> list[ScheduledStep]:
     found = page_of_schedules(store_for(alias), given, now, count=MOST, selection=chosen).schedules
     if not found:
         return []
-    runs = StepRun.objects.in_bulk()
+    readable = [(one, _arguments(one.definition)) for one in found if one.definition is not None]
+    runs = StepRun.objects.in_bulk([key_of(arguments) for _, arguments in readable if arguments])
     rows = Message.objects.filter(id__in=[run.message_id for run in runs.values()])
     states = {row.pk: state_of(row, now) for row in rows}
     unsaid = [run.message_id for run in runs.values() if run.ended_at is None and run.message_id not in states]
     # Its end could not be recorded, though its message has one.
     states |= FinishedMessage.objects.filter(id__in=unsaid).values_list("id", "outcome") if unsaid else ()
-    readable = [(one, _arguments(one.definition)) for one in found if one.definition is not None]
     return [_with_run(one, arguments, runs, states) for one, arguments in readable if arguments]
 
 
@@ -65,7 +79,7 @@ def _with_run(
     known: KnownSchedule, arguments: list[str], runs: dict[str, StepRun], states: dict[int, str]
 ) -> ScheduledStep:
     step = ScheduledStep(known.name, arguments, known.following)
-    if (run := runs.get(arguments[0])) is None:
+    if (run := runs.get(key_of(arguments))) is None:
         return step
     ended = "succeeded" if run.succeeded else "failed"
     return step._replace(last=run.ended_at or run.began_at, state=states.get(run.message_id, ended))
@@ -87,11 +101,11 @@ def failed_steps(alias: str, now: datetime) -> Iterator[Trouble]:
         return
     told: set[str] = set()
     for step in scheduled_steps(alias, now):
-        name = step.arguments[0]
-        if step.state != "failed" or step.following is None or name in told:
+        key = key_of(step.arguments)
+        if step.state != "failed" or step.following is None or key in told:
             continue
-        told.add(name)
-        about = {"step": name, "schedule": step.schedule, "at": f"{step.last:%Y-%m-%d %H:%M}"}
+        told.add(key)
+        about = {"step": step.arguments[0], "schedule": step.schedule, "at": f"{step.last:%Y-%m-%d %H:%M}"}
         said = _("The step %(step)s, which the schedule %(schedule)s starts, has failed at %(at)s.") % about
         cure = _("Read the error of its dead letter (task %(task)s), and retry that when its cause is mended.")
         yield Trouble("failed step", said, step.last, cure % {"task": RUN_BY})

@@ -13,6 +13,7 @@ from delayedq.operations.doctor import diagnose
 from delayedq.operations.rules import Rule
 from delayedq.operations.verdict import verdict
 from delayedq.pipeline.models import ArchiveBatch, LakeCheck, StepRun
+from delayedq.pipeline.scheduled import key_of
 from tests.app import tasks
 from tests.pipeline.given import finished
 from tests.store.given import message
@@ -121,6 +122,20 @@ def test_a_scheduled_step_that_has_failed_is_told(store, settings, run, is_live,
 
     assert len(troubles) == found
     assert all("archive" in one.sentence and "nightly" in one.sentence for one in troubles)
+
+
+def test_a_report_that_has_failed_is_told_though_another_one_has_succeeded_since(store, settings):
+    daily, weekly = (["report", "--output", one] for one in ("daily", "weekly"))
+    nightly = scheduled(*daily)["CRON"]["nightly"]
+    settings.DELAYEDQ = {"CRON": {"nightly": nightly, "weekly": nightly | {"kwargs": {"arguments": weekly}}}}
+    now = store.now()
+    for arguments, succeeded, hours in ((weekly, False, 2), (daily, True, 1)):
+        at = now - timedelta(hours=hours)
+        StepRun.objects.create(step=key_of(arguments), message_id=hours, began_at=at, ended_at=at, succeeded=succeeded)
+
+    [told] = [one for one in diagnose(store) if one.condition == "failed step"]
+
+    assert "which the schedule weekly starts" in told.sentence
 
 
 @pytest.mark.parametrize(("outcome", "found"), [("succeeded", 0), ("failed", 1)])
