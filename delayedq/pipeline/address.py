@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from django.db import connections
 
 from delayedq.exceptions import InvalidOption
 from delayedq.pipeline.spark.connecting import Address
+from delayedq.pipeline.temporary import temporary_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,11 +27,11 @@ _MYSQL_TEXTS = ("unix_socket", "read_default_file", "ssl_mode")
 def address_of(alias: str) -> Iterator[Address]:
     """Good until the end of the block, and for processes on this machine: a file that only we can read.
 
-    Raises InvalidOption for settings that no URL can say.
+    What processes that were killed have left is deleted first. Raises InvalidOption for settings that no URL can say.
     """
     url = url_of(alias)
-    with tempfile.TemporaryDirectory(prefix="delayedq-") as directory:  # only its owner may read it
-        path = Path(directory) / "database-url"
+    with temporary_directory("delayedq-database-") as directory:
+        path = directory / "database-url"
         path.touch(mode=0o600)
         path.write_text(url)
         yield Address(f"file:{path}")

@@ -19,7 +19,7 @@ from delayedq.extras import is_about_an_extra, told
 from delayedq.models import FinishedMessage
 from delayedq.operations.archived import Found, Trouble
 from delayedq.pipeline.lake.paths import absolute
-from delayedq.pipeline.scheduled import LEFT_OVER, archive_behind, failed_steps
+from delayedq.pipeline.scheduled import LEFT_OVER, behind, failed_steps
 from delayedq.store import default_store, store_for
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def troubles(alias: str) -> list[Trouble]:
     lake = absolute(set_) if (set_ := get_settings().LAKE) else None
     known = [*_left_over(batches, now), *_lost_rows(batches), *_found_by_check(lake), *_elsewhere(lake)]
     failed = failed_steps(alias, now)
-    return [*known, *failed] or [*archive_behind(alias, now)]
+    return [*known, *failed] or [*behind(alias, now)]
 
 
 def _left_over(batches: Sequence[ArchiveBatch], now: datetime) -> Iterator[Trouble]:

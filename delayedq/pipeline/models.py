@@ -141,7 +141,7 @@ class LakeCheck(models.Model):
 
 
 class StepRun(models.Model):
-    """The last run of a step as a task (`tasks.run_step`). `step` is its key there, such as `archive`."""
+    """The last run of a step as a task (`tasks.run_step`). `step` is its key (`scheduled.key_of`)."""
 
     step = models.CharField(max_length=KEY_LENGTH, primary_key=True)
     message_id = models.BigIntegerField()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from delayedq.conf import get_settings
@@ -15,6 +14,7 @@ from delayedq.pipeline.lake.table import LakeTable
 from delayedq.pipeline.spark.connecting import Address
 from delayedq.pipeline.spark.lake import Lake
 from delayedq.pipeline.spark.session import spark_session
+from delayedq.pipeline.temporary import temporary_directory
 from delayedq.store import default_store
 
 if TYPE_CHECKING:
@@ -89,9 +89,9 @@ def opened(options: Options, tell: Callable[[str], object]) -> Iterator[Pipeline
 
 @contextmanager
 def _staging() -> Iterator[str | None]:
-    """A directory that is empty, and gone after the block; None if the settings name no place for it."""
+    """A directory without files of a lake, gone after the block; None if the settings name no place for it."""
     if (place := get_settings().LAKE_STAGING) is None:
         yield None
         return
-    with TemporaryDirectory(prefix="delayedq-lake-", dir=place) as directory:
-        yield directory
+    with temporary_directory("delayedq-lake-", place) as directory:
+        yield str(directory)

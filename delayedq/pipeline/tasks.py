@@ -5,14 +5,12 @@ To have them, add "delayedq.pipeline" to INSTALLED_APPS.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
-from hashlib import sha256
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
@@ -20,8 +18,10 @@ from django.db import Error, connections
 
 from delayedq.backend import somewhere
 from delayedq.core.bounds import NAME_LENGTH, is_storable
-from delayedq.exceptions import PipelineError
+from delayedq.exceptions import PipelineError, Snooze
+from delayedq.pipeline import ending
 from delayedq.pipeline.models import StepRun
+from delayedq.pipeline.scheduled import key_of
 from delayedq.store import default_store
 from delayedq.tasks import current_message, task
 
@@ -32,6 +32,10 @@ logger = logging.getLogger("delayedq")
 
 #: Seconds between two checks of whether the lease of this run is still held.
 CHECKED_EVERY = 1.0
+#: After this time a step that found another archive at work is tried again. One that was killed is held for a minute.
+_BUSY_FOR = timedelta(minutes=2)
+#: What was recorded of a run is kept for this long: reports whose arguments are always others have a row for each.
+_KEPT = timedelta(days=800)
 _TOLD = 2000
 
 
@@ -41,36 +45,49 @@ def schedule_step(arguments: list[str]) -> str:
 
     Reports with other arguments are others: a daily and a weekly one may run at the same time.
     """
-    step = arguments[0]
-    key = step if step != "report" else f"{step} {sha256(json.dumps(arguments).encode()).hexdigest()[:16]}"
-    return str(run_step.schedule_in(timedelta(), arguments, key=key, on_conflict="keep").outcome)
+    scheduled = run_step.schedule_in(timedelta(), arguments, key=key_of(arguments), on_conflict="keep")
+    return str(scheduled.outcome)
 
 
 @task(max_attempts=5, **somewhere())
 def run_step(arguments: list[str]) -> str:
     """`manage.py run_pipeline` with these arguments, in a process of its own: Java's memory goes with it.
 
-    Its key is the step's, so that there is one at a time; when its lease is lost, the process is ended. Returns what it
-    told. Raises PipelineError, with the end of what it told, if it fails. Its progress is the last line so far.
+    Its key is the step's, so that there is one at a time. The process ends when the lease is lost, and when this one
+    does, even if that is killed. Returns what it told. Raises PipelineError, with the end of what it told, if it fails;
+    Snooze if another archive works. Its progress is the last line so far.
     """
-    with _recorded(arguments[0]):
+    with _recorded(key_of(arguments)):
         return _run(arguments)
 
 
 def _run(arguments: list[str]) -> str:
-    command = [sys.executable, "-m", "django", "run_pipeline", *arguments]
+    command = [sys.executable, "-m", "django", "run_pipeline", ending.OPTION, *arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": "1"}
     with TemporaryFile() as file:
-        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)  # noqa: S603 - ours
-        try:
-            code = _wait(process, file.fileno())
-        finally:
-            process.kill()
-            process.wait()
+        with subprocess.Popen(  # noqa: S603 - ours
+            command, stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT, env=environment
+        ) as process:
+            try:
+                code = _wait(process, file.fileno())
+            finally:
+                _end(process)
         end = _told(file.fileno())[-_TOLD:]
+    if code == ending.BUSY:
+        raise Snooze(_BUSY_FOR)
     if code:
         raise PipelineError(f"run_pipeline {' '.join(arguments)} failed: {end}")
     return end
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Unless it has ended. It has some time to give back what it has, such as the lease of its batch."""
+    process.terminate()
+    try:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(ending.UNWINDING)
+    finally:
+        process.kill()
 
 
 @contextmanager
@@ -84,6 +101,7 @@ def _recorded(step: str) -> Iterator[None]:
     began = store.now()
     new = {"message_id": message.id, "began_at": began, "ended_at": None, "succeeded": False}
     StepRun.objects.update_or_create(step=step, defaults=new)
+    StepRun.objects.filter(began_at__lt=began - _KEPT).delete()
     _disconnect()
     succeeded = False
     try:

@@ -8,11 +8,12 @@ import pytest
 
 from delayedq.cron.beat import Deployed
 from delayedq.cron.definitions import definitions
-from delayedq.models import CronSchedule
+from delayedq.models import CronSchedule, CronTick
 from delayedq.operations.doctor import diagnose
 from delayedq.operations.rules import Rule
 from delayedq.operations.verdict import verdict
 from delayedq.pipeline.models import ArchiveBatch, LakeCheck, StepRun
+from delayedq.pipeline.scheduled import key_of
 from tests.app import tasks
 from tests.pipeline.given import finished
 from tests.store.given import message
@@ -99,6 +100,59 @@ def test_an_archive_that_somebody_has_disabled_is_not_behind(store, settings):
     assert [one for one in diagnose(store) if one.condition == "archive behind"] == []
 
 
+def in_database(store, *arguments):
+    """The schedule `nightly` of the database."""
+    from delayedq import schedules
+
+    given = scheduled(*arguments)["CRON"]["nightly"]
+    return schedules.create("nightly", **given)
+
+
+def test_an_archive_that_is_scheduled_in_the_database_and_moves_nothing_is_told(store):
+    in_database(store, "archive")
+    finished(1, store.now() - timedelta(days=11)).save(using=store.alias)
+
+    assert [one.condition for one in diagnose(store) if one.condition.endswith("behind")] == ["archive behind"]
+
+
+@pytest.mark.parametrize("arguments", [["compact"], ["report", "--output", "weekly"], ["archive"]], ids=str)
+@pytest.mark.parametrize("place", ["settings", "database"])
+@pytest.mark.parametrize(
+    ("ticks", "last", "disabled", "found"),
+    [
+        ([3, 2, 1], None, False, True),  # it never ran
+        ([3, 2, 1], 4, False, True),
+        ([3, 2, 1], 2.5, False, True),
+        ([3, 2, 1], 1.5, False, False),  # one tick may be late
+        ([2, 0.1], None, False, False),  # the second one has some hours
+        ([1], None, False, False),
+        ([], 90, False, False),  # no tick was placed meanwhile: it was disabled
+        ([3, 2, 1], None, True, False),
+    ],
+)
+def test_a_scheduled_step_that_nobody_runs_is_told(store, settings, arguments, place, ticks, last, disabled, found):
+    now = store.now()
+    if place == "settings":
+        settings.DELAYEDQ = scheduled(*arguments)
+        CronSchedule.objects.using(store.alias).create(name="nightly", covered_until=now)
+    else:
+        in_database(store, *arguments)
+    row = CronSchedule.objects.using(store.alias).get()
+    CronTick.objects.using(store.alias).filter(schedule=row).delete()
+    for days in ticks:
+        CronTick.objects.using(store.alias).create(schedule=row, nominal_at=now - timedelta(days=days))
+    if last is not None:
+        at = now - timedelta(days=last)
+        StepRun.objects.create(step=key_of(arguments), message_id=7, began_at=at, ended_at=at, succeeded=True)
+    if disabled:
+        CronSchedule.objects.using(store.alias).update(disabled_at=now)
+
+    troubles = [one for one in diagnose(store) if one.condition.endswith("behind")]
+
+    assert [one.condition for one in troubles] == ["step behind"] * found
+    assert all(arguments[0] in one.sentence and "nightly" in one.sentence for one in troubles)
+
+
 @pytest.mark.parametrize(
     ("run", "is_live", "more", "found"),
     [
@@ -121,6 +175,20 @@ def test_a_scheduled_step_that_has_failed_is_told(store, settings, run, is_live,
 
     assert len(troubles) == found
     assert all("archive" in one.sentence and "nightly" in one.sentence for one in troubles)
+
+
+def test_a_report_that_has_failed_is_told_though_another_one_has_succeeded_since(store, settings):
+    daily, weekly = (["report", "--output", one] for one in ("daily", "weekly"))
+    nightly = scheduled(*daily)["CRON"]["nightly"]
+    settings.DELAYEDQ = {"CRON": {"nightly": nightly, "weekly": nightly | {"kwargs": {"arguments": weekly}}}}
+    now = store.now()
+    for arguments, succeeded, hours in ((weekly, False, 2), (daily, True, 1)):
+        at = now - timedelta(hours=hours)
+        StepRun.objects.create(step=key_of(arguments), message_id=hours, began_at=at, ended_at=at, succeeded=succeeded)
+
+    [told] = [one for one in diagnose(store) if one.condition == "failed step"]
+
+    assert "which the schedule weekly starts" in told.sentence
 
 
 @pytest.mark.parametrize(("outcome", "found"), [("succeeded", 0), ("failed", 1)])

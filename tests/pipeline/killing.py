@@ -28,7 +28,7 @@ def below(pid):
 
 def kill(pid, what):
     """End one of them, the one that started last: whether there was one."""
-    victims = sorted(process for process in below(pid) if what in _command(process))
+    victims = sorted(process for process in below(pid) if what in command_of(process))
     for victim in reversed(victims):
         try:
             os.kill(victim, signal.SIGKILL)
@@ -47,7 +47,8 @@ def killed(process, what, meanwhile):
     return False
 
 
-def _command(pid):
+def command_of(pid):
+    """Its command line; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
     except OSError:

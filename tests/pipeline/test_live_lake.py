@@ -1,8 +1,9 @@
-"""The live table of the example project: each message once, whatever is killed."""
+"""The live table of the example project: each end of a message once, whatever is killed."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,10 +16,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from example_project.flights import live
 from example_project.flights.live import CHECKPOINT, add, trigger
 from tests.pipeline.queued import history
 
 ROOT = Path(__file__).parents[2]
+LAST_ENDS = re.search(r"^SELECT id, max_by.*?;", (ROOT / "docs" / "pipeline.md").read_text(), re.MULTILINE | re.DOTALL)[
+    0
+]
 #: Seconds that a stream has to start and to add a batch, on a busy machine.
 PATIENCE = 300
 
@@ -57,6 +62,49 @@ def test_a_message_that_is_changed_takes_the_place_of_its_former_row(tmp_path):
     rows = DeltaTable(str(tmp_path)).to_pyarrow_table()
     found = zip(rows["id"].to_pylist(), rows["state"].to_pylist(), strict=True)
     assert {(id_, state) for id_, state in found if id_ == 2} == {(2, "discarded"), (2, "succeeded")}
+
+
+def test_the_last_end_of_each_message_as_the_guide_asks_for_it(tmp_path):
+    duckdb = pytest.importorskip("duckdb")
+    for number, rows in enumerate([of(failed=2), of(minute=1, succeeded=1), of(minute=9, cancelled=2)]):
+        assert add(rows, number, tmp_path)
+    ends = DeltaTable(str(tmp_path)).to_pyarrow_table()
+    with duckdb.connect() as connection:
+        connection.register("ends", ends)
+        found = connection.execute(LAST_ENDS.replace("delta_scan('/srv/live')", "ends")).fetchall()
+
+    assert sorted(row[:2] for row in found) == [(1, "succeeded"), (2, "cancelled")]
+
+
+def test_small_files_are_joined_and_deleted_when_no_reader_needs_them(monkeypatch, tmp_path):
+    monkeypatch.setattr(live, "JOINED_AFTER", 4)
+    (tmp_path / CHECKPOINT).mkdir()
+    (tmp_path / CHECKPOINT / "metadata").touch()
+    for number in range(4):
+        assert add(of(number, succeeded=number), number, tmp_path)
+    assert len(DeltaTable(str(tmp_path)).file_uris()) == 1
+    small = set(tmp_path.glob("*.parquet"))
+    assert len(small) == 5  # readers that have begun go on
+    assert not add(of(succeeded=3), 3, tmp_path)
+
+    let_a_month_pass(tmp_path)
+    for number in range(4, 8):
+        assert add(of(number, succeeded=number), number, tmp_path)
+
+    assert ids(tmp_path) == [*range(8)]
+    assert len(small & set(tmp_path.glob("*.parquet"))) == 1
+    assert (tmp_path / CHECKPOINT / "metadata").exists()
+
+
+def let_a_month_pass(path):
+    """Since files were removed, as the log says."""
+    for log in (path / "_delta_log").glob("*.json"):
+        earlier = re.sub(
+            r'("deletionTimestamp":)(\d+)',
+            lambda found: f"{found[1]}{int(found[2]) - 30 * 86_400_000}",
+            log.read_text(),
+        )
+        log.write_text(earlier)
 
 
 @pytest.mark.parametrize(

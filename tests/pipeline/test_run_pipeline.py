@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -14,19 +17,24 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from django.core import mail as mailbox
 from django.core.management import call_command
-from django.db import connections
+from django.db import connections, transaction
 
 from delayedq.core.lifecycle import FinalOutcome
-from delayedq.exceptions import InvalidOption, PipelineError
+from delayedq.exceptions import InvalidOption, PipelineError, Snooze
 from delayedq.models import Message
 from delayedq.pipeline import address as addressing
 from delayedq.pipeline import tasks
-from delayedq.pipeline.models import StepRun
+from delayedq.pipeline.lake.table import LakeTable
+from delayedq.pipeline.models import ArchiveBatch, StepRun
+from delayedq.pipeline.scheduled import key_of
 from delayedq.pipeline.spark.connecting import connect
+from delayedq.pipeline.temporary import temporary_directory
 from delayedq.store.protocol import ClaimRequest, Finish, Lane
 from delayedq.tasks import current_attempt
+from tests.pipeline import killing
 from tests.pipeline.archives import END_CONNECTIONS
-from tests.pipeline.given import history
+from tests.pipeline.given import DAY, NOW, history
+from tests.pipeline.killing import JAVA
 
 PIPELINE = Path(__file__).parents[2] / "docs" / "pipeline.md"
 ONE_DATABASE = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
@@ -219,6 +227,147 @@ def test_a_step_whose_end_can_not_be_recorded_has_succeeded_and_tells_so(meanwhi
     finally:
         rename(*reversed(names))
     assert "The step archive has succeeded, which could not be recorded." in caplog.text
+
+
+#: As a worker runs a step: one that waits for a database does not end by itself.
+WORKER = """
+import sys
+from types import SimpleNamespace
+
+import django
+django.setup()
+
+from delayedq.pipeline import tasks
+from delayedq.tasks import current_attempt
+
+current_attempt.set(SimpleNamespace(id=7, lease_lost=False, progress=lambda *_, **__: None))
+tasks.run_step(sys.argv[1:])
+"""
+
+
+BOOKS = ArchiveBatch._meta.db_table
+
+
+@contextmanager
+def locked(alias):
+    """Who asks the books of the archive within the block waits."""
+    with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+        cursor.execute(f"LOCK TABLE {BOOKS} IN ACCESS EXCLUSIVE MODE")
+        yield
+
+
+def within_minutes(condition):
+    deadline = time.monotonic() + 180
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_a_step_ends_with_its_worker_and_leaves_neither_a_process_nor_a_password(
+    java, store, alias, environment, tmp_path, end
+):
+    """Killed is the worker; told to end is the step's own process."""
+    LakeTable(str(tmp_path / "lake")).create()
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    command = [sys.executable, "-c", WORKER, "archive", "--lake", str(tmp_path / "lake")]
+    with locked(alias), running(command, environment | {"TMPDIR": str(temporary)}) as worker:
+        within_minutes(lambda: waits(alias))
+        below = killing.below(worker.pid)
+        assert any(JAVA in killing.command_of(pid) for pid in below)
+        assert list(temporary.glob("delayedq-database-*/database-url"))
+
+        [step] = (pid for pid in below if "run_pipeline" in killing.command_of(pid))
+        os.kill(worker.pid if end == signal.SIGKILL else step, end)
+
+        within_minutes(lambda: not any(map(killing.command_of, below)))
+        assert not list(temporary.glob("delayedq-*"))
+
+
+@contextmanager
+def running(command, environment):
+    """The process, with all that it starts, which is killed at the end."""
+    process = subprocess.Popen(command, env=environment, start_new_session=True)
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def waits(alias):
+    """Does somebody wait for the books?"""
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE relation = %s::regclass AND NOT granted", [BOOKS])
+        return cursor.fetchone()[0] > 0
+
+
+@ONE_DATABASE
+def test_an_archive_that_finds_another_one_at_work_waits_for_it_and_uses_no_attempt(
+    java, held, store, environment, monkeypatch, tmp_path
+):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    now = store.now()
+    lake = str(tmp_path / "lake")
+    ArchiveBatch.objects.create(
+        name="b1", number=1, lake=lake, cutoff=now, planned_at=now, leased_until=now + timedelta(hours=1)
+    )
+
+    with pytest.raises(Snooze):
+        tasks.run_step(["archive", "--lake", lake])
+
+
+def test_what_a_killed_process_has_left_is_deleted_by_the_next_and_what_others_use_is_not(tmp_path):
+    killed, runs = ((subprocess.Popen([sys.executable, "-c", HOLDS, str(tmp_path)], stdout=-1)) for _ in range(2))
+    paths = [Path(process.stdout.readline().decode().strip()) for process in (killed, runs)]
+    (paths[0] / "messages").mkdir()
+    killed.kill()
+    killed.communicate()
+    assert [path.exists() for path in paths] == [True, True]
+
+    with temporary_directory("held-", str(tmp_path)) as path:
+        assert [one.exists() for one in paths] == [False, True]
+        assert path.stat().st_mode & 0o077 == 0
+
+    runs.kill()
+    runs.communicate()
+    assert list(tmp_path.glob("held-*")) == paths[1:]
+
+
+HOLDS = """
+import sys, time
+from delayedq.pipeline.temporary import temporary_directory
+
+with temporary_directory("held-", sys.argv[1]) as path:
+    print(path, flush=True)
+    time.sleep(600)
+"""
+
+
+@ONE_DATABASE
+def test_reports_with_other_arguments_have_records_of_their_own(held):
+    assert "usage:" in tasks.run_step(["report", "--output", "daily", "--help"])
+    with pytest.raises(PipelineError):
+        tasks.run_step(["report", "--output", "weekly", "--share", "2"])
+    assert "usage:" in tasks.run_step(["report", "--output", "daily", "--help"])
+
+    assert sorted(StepRun.objects.values_list("succeeded", flat=True)) == [False, True]
+    assert StepRun.objects.get(succeeded=False).step == key_of(["report", "--output", "weekly", "--share", "2"])
+    StepRun.objects.filter(succeeded=True).update(began_at=NOW - 1000 * DAY)
+    tasks.run_step(["archive", "--help"])
+    assert min(StepRun.objects.values_list("step", "succeeded")) == ("archive", True)
+    assert StepRun.objects.count() == 2  # that of the daily one was too old
+
+
+def test_the_key_of_a_step_fits_its_column():
+    for arguments in (["report", "--output", "x" * 1000], ["x" * 1000], ["archive", "--lake", "x" * 1000]):
+        assert len(key_of(arguments)) <= 200
+    assert key_of(["archive", "--batch-rows", "5"]) == "archive"
+    assert key_of(["x" * 300]) != key_of(["x" * 301])
 
 
 @ONE_DATABASE

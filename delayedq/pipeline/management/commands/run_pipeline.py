@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from argparse import SUPPRESS
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from delayedq.exceptions import PipelineError
+from delayedq.exceptions import ArchiveBusy, PipelineError
 from delayedq.extras import is_about_an_extra, told
 from delayedq.management.arguments import positive
 from delayedq.management.migrations import MigratedCommand
+from delayedq.pipeline import ending
 from delayedq.pipeline.management import values
 from delayedq.pipeline.management.values import day, duration, moment, pair, positive_number, share
 
@@ -22,6 +24,7 @@ class Command(MigratedCommand):
     help = "Moves messages between files, the queue and its lake, and reports on them, with Spark."
 
     def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(ending.OPTION, action="store_true", help=SUPPRESS)  # of `pipeline.tasks`
         steps = parser.add_subparsers(dest="step", required=True)
         lake = CommandParser(add_help=False)
         lake.add_argument("--lake", metavar="PATH", help="The lake (DELAYEDQ['LAKE']).")
@@ -39,11 +42,19 @@ class Command(MigratedCommand):
         )
         values.add_steps(steps, place, lake)
 
-    def handle(self, *, step: str, **options: Any) -> None:
+    def handle(self, *, step: str, until_stdin_ends: bool = False, **options: Any) -> None:
+        if until_stdin_ends:
+            ending.end_with_stdin()
+        with ending.unwound_by_sigterm():
+            self._run(step, options)
+
+    def _run(self, step: str, options: dict[str, Any]) -> None:
         try:
             from delayedq.pipeline import commands  # what they need is an extra
 
             commands.run(step, options, self._tell)
+        except ArchiveBusy as error:
+            raise CommandError(str(error), returncode=ending.BUSY) from error
         except PipelineError as error:
             raise CommandError(str(error)) from error
         except ImportError as error:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 class Command(BaseCommand):
     help = (
-        "Keep a Delta table of the messages that have ended minutes behind the queue, each once, until it is stopped."
+        "Keep a Delta table of the ends of messages minutes behind the queue, each end once, until it is stopped. "
+        "A message that is retried after its end has a row of each end."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
