@@ -35,6 +35,7 @@ DELAYEDQ = {
     "LISTENER_DSN": os.environ.get("LISTENER_DSN"),
     "CRON": json.loads(os.environ.get("CRON", "{}")),
     "LIMITS": json.loads(os.environ.get("LIMITS", "{}")),
+    "LAKE_STAGING": os.environ.get("LAKE_STAGING"),
 }
 LOGGING["loggers"]["delayedq"] = {"level": "INFO", "handlers": ["console"]}  # noqa: F405
 LOGGING["handlers"] = {"console": {"class": "logging.StreamHandler"}}  # noqa: F405

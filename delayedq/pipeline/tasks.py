@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 from contextlib import contextmanager, suppress
@@ -37,6 +38,8 @@ _BUSY_FOR = timedelta(minutes=2)
 #: What was recorded of a run is kept for this long: reports whose arguments are always others have a row for each.
 _KEPT = timedelta(days=800)
 _TOLD = 2000
+#: What the archive tells of each step that begins.
+_STEP = re.compile(r"\bstep (?P<number>\d{1,6}) of (?P<of>\d{1,6})\b")
 
 
 @task(**somewhere())
@@ -133,8 +136,16 @@ def _wait(process: subprocess.Popen[bytes], file: int) -> int:
             lines = [line for line in _told(file).splitlines() if is_storable(line)]
             if len(lines) > reported:
                 reported = len(lines)
-                message.progress(reported, note=lines[-1][:NAME_LENGTH])
+                message.progress(*_steps_in(lines), note=lines[-1][:NAME_LENGTH])
     raise PipelineError("The lease was lost: another worker may run this step now.")
+
+
+def _steps_in(lines: list[str]) -> tuple[int, int | None]:
+    """How many steps are done, and of how many, by the last line that says so; else how many lines were told."""
+    for line in reversed(lines):
+        if found := _STEP.search(line):
+            return int(found["number"]) - 1, int(found["of"])
+    return len(lines), None
 
 
 def _told(file: int) -> str:

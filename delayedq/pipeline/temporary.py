@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import tempfile
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,13 +16,16 @@ if TYPE_CHECKING:
 
 #: A file in each directory, which its process keeps locked: the system frees it when that ends, however it ends.
 _LOCK = ".lock"
+#: No step takes as long: a week.
+LEFT_FOR = 7 * 24 * 3_600
 
 
 @contextmanager
 def temporary_directory(prefix: str, place: str | None = None) -> Iterator[Path]:
     """A directory that only its owner may read, gone after the block. place: where it is made (as `tempfile` does).
 
-    Those of the same prefix whose processes have been killed are deleted first.
+    Those of the same prefix whose processes have been killed are deleted first. Of a place that several hosts share,
+    where locks may be those of each host alone, what another host has made stays for LEFT_FOR seconds.
     """
     place = tempfile.gettempdir() if place is None else place
     for left in Path(place).glob(f"{prefix}*"):
@@ -43,6 +48,7 @@ def _made(prefix: str, place: str) -> tuple[Path, int]:
             with suppress(OSError):  # where files can't be locked, nobody deletes it
                 _lock(lock)
             if _is_there(directory, lock):
+                os.pwrite(lock, _host(), 0)
                 return directory, lock
             os.close(lock)
 
@@ -54,9 +60,14 @@ def _delete_left(directory: Path) -> None:
     lock = _opened(directory)
     try:
         _lock(lock, wait=False)
-        shutil.rmtree(directory, ignore_errors=True)
+        if os.pread(lock, 300, 0) == _host() or time.time() - os.fstat(lock).st_mtime > LEFT_FOR:
+            shutil.rmtree(directory, ignore_errors=True)
     finally:
         os.close(lock)
+
+
+def _host() -> bytes:
+    return socket.gethostname().encode()[:300]
 
 
 def _opened(directory: Path) -> int:

@@ -23,6 +23,7 @@ import time
 import urllib.request
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psycopg
 import pyspark
@@ -32,6 +33,9 @@ from tests.faults.hosts_faults import ip, networks, outer
 from tests.faults.postgresql_faults import Server
 from tests.faults.tortured import until
 from tests.server import USER, postgresql_socket
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 #: Not in use elsewhere, as it is meant for documentation.
 BRIDGE, NETWORK, PORT = "delayedq1", "203.0.113", 54330
@@ -57,6 +61,9 @@ class Cluster:
         self.workers = [f"dq-worker{number}" for number in range(workers)]
         self.hosts = [MASTER, DRIVER, *self.workers]
         self.server = server
+        self.lake = str(shared / "lake")
+        #: What commands on the host of the driver have in their environment, and no other host.
+        self.of_driver: dict[str, str] = {}
         self._url = ""
         self._services: list[subprocess.Popen] = []
 
@@ -116,7 +123,9 @@ class Cluster:
     def start(self, *command: str) -> subprocess.Popen:
         """On the host of the driver. What it complains of is in a file, as nobody may read it for long."""
         with self._complaints.open("wb") as complaints:
-            return self._popen(DRIVER, list(command), stdout=subprocess.PIPE, stderr=complaints, text=True)
+            return self._popen(
+                DRIVER, list(command), self.of_driver, stdout=subprocess.PIPE, stderr=complaints, text=True
+            )
 
     @property
     def _complaints(self) -> Path:
@@ -135,12 +144,14 @@ class Cluster:
 
     def pipeline(self, step: str, *words: str) -> list[str]:
         """The command for a step whose executors are on the workers."""
-        place = ["--lake", str(self.shared / "lake")]
+        place = ["--lake", self.lake]
         if step not in {"restore", "status"}:
             place += ["--master", self.master, "--address", "env:DATABASE_URL"]
         return [sys.executable, "-m", "django", "run_pipeline", step, *words, *place]
 
-    def _popen(self, host: str, command: list[str], **options) -> subprocess.Popen:
+    def _popen(
+        self, host: str, command: list[str], given: Mapping[str, str] | None = None, **options
+    ) -> subprocess.Popen:
         environment = os.environ | {
             "DATABASE_URL": self._url,
             "DJANGO_SETTINGS_MODULE": "tests.worker_settings",
@@ -149,6 +160,7 @@ class Cluster:
             "SPARK_CONF_DIR": str(self.shared),
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_LOCAL_IP": self.address(host),
+            **(given or {}),
         }
         inside = ["ip", "netns", "exec", host, *command]
         return subprocess.Popen(inside, env=environment, start_new_session=True, **options)

@@ -14,6 +14,7 @@ import pytest
 
 from tests.missing import missing
 from tests.pipeline.lake import engines
+from tests.pipeline.lake.s3 import bucket, options_of, serving
 from tests.server import NoServer
 
 #: More than the command reads by itself, and more than a host does before it is cut off.
@@ -61,7 +62,7 @@ def archive(cluster):
 
 
 def in_lake(cluster):
-    return engines.asked(IN_LAKE, str(cluster.shared / "lake"))
+    return engines.asked(IN_LAKE, cluster.lake)
 
 
 def cut_off(cluster, process, state, before):
@@ -107,7 +108,37 @@ def test_what_is_archived_there_is_reported(filled):
     filled.run(*archive(filled))
     assert in_lake(filled) == before
 
-    filled.run(*filled.pipeline("report", *MONTH, "--output", str(filled.shared / "report")))
-    with (filled.shared / "report" / "tables" / "by_kind.csv").open() as table:
-        counts = [int(row["n"]) for row in csv.DictReader(table)]  # of waits, runs and turnarounds
-    assert max(counts) == ROWS
+    assert reported(filled) == ROWS
+
+
+def reported(cluster):
+    """How many messages the report of the month has."""
+    cluster.run(*cluster.pipeline("report", *MONTH, "--output", str(cluster.shared / "report")))
+    with (cluster.shared / "report" / "tables" / "by_kind.csv").open() as table:
+        return max(int(row["n"]) for row in csv.DictReader(table))  # of waits, runs and turnarounds
+
+
+@pytest.fixture
+def in_bucket(filled):
+    """The lake is in a bucket that only the host of the driver may reach; all hosts share a directory for staging."""
+    from tests.pipeline.cluster import NETWORK
+
+    lake, filled.of_driver = filled.lake, {"LAKE_STAGING": str(filled.shared / "staging")}
+    (filled.shared / "staging").mkdir()
+    with serving(f"{NETWORK}.1") as endpoint:
+        filled.of_driver |= options_of(endpoint)
+        filled.lake = bucket(endpoint, "lake")
+        yield filled
+    filled.lake, filled.of_driver = lake, {}
+
+
+def test_a_lake_in_a_bucket_is_staged_in_a_directory_that_the_hosts_share(in_bucket):
+    before = in_bucket.asked(IN_TABLE)
+    assert before[0][0] == ROWS
+    in_bucket.run(*archive(in_bucket))
+
+    assert in_bucket.asked(IN_TABLE) == NOTHING
+    assert reported(in_bucket) == ROWS
+    in_bucket.run(*in_bucket.pipeline("restore", *MONTH))
+    assert in_bucket.asked(IN_TABLE) == before
+    assert list((in_bucket.shared / "staging").iterdir()) == []

@@ -338,6 +338,19 @@ def test_what_a_killed_process_has_left_is_deleted_by_the_next_and_what_others_u
     assert list(tmp_path.glob("held-*")) == paths[1:]
 
 
+def test_what_another_host_has_left_in_a_place_that_hosts_share_stays_for_a_week(tmp_path):
+    """Its lock may not be seen here."""
+    left = tmp_path / "held-there"
+    left.mkdir()
+    (left / ".lock").write_text("another-host")
+    with temporary_directory("held-", str(tmp_path)):
+        assert left.exists()
+    old = time.time() - 8 * 86_400
+    os.utime(left / ".lock", (old, old))
+    with temporary_directory("held-", str(tmp_path)):
+        assert not left.exists()
+
+
 HOLDS = """
 import sys, time
 from delayedq.pipeline.temporary import temporary_directory
@@ -374,17 +387,17 @@ def test_the_key_of_a_step_fits_its_column():
 def test_the_progress_of_a_step_is_what_its_process_told_last(held, tmp_path):
     reports = []
 
-    def progress(done, note):
-        reports.append((done, note))
+    def progress(done, total, note):
+        reports.append((done, total, note))
         process.communicate(b"go on")
 
     held.progress = progress
-    with (tmp_path / "told").open("wb+") as told:
-        command = [sys.executable, "-uc", "print('Writing ...\\n' + 'x' * 300); input()"]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=told)
-        assert tasks._wait(process, told.fileno()) == 0
-
-    assert reports[-1] == (2, "x" * 200)
+    for line, reported in (("Writing ...", (2, None)), ("Reading back, step 2 of 6 ...", (1, 6))):
+        with (tmp_path / "told").open("wb+") as told:
+            command = [sys.executable, "-uc", f"print('{line}\\n' + 'x' * 300); input()"]
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=told)
+            assert tasks._wait(process, told.fileno()) == 0
+        assert reports[-1] == (*reported, "x" * 200)
 
 
 MAILED = re.search(r"^```python\n# shop/tasks.py\n(.*?)^```", PIPELINE.read_text(), re.MULTILINE | re.DOTALL)

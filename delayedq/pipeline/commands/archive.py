@@ -27,7 +27,7 @@ from collections import defaultdict
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from django.db import DatabaseError, IntegrityError, connections, transaction
@@ -573,7 +573,8 @@ def _renewed(store: Store, token: int) -> Iterator[None]:
 def run_archive(pipeline: Pipeline, options: Options) -> None:
     """Move all history that is old enough. Raises ArchiveBusy, ArchiveFailed, LakeUnusable, InvalidOption."""
     path, places = pipeline.lake.path, (pipeline.here, pipeline.staging)
-    archiving = Archiving(pipeline.spark, pipeline.store, pipeline.address, path, partial(_tell, pipeline), *places)
+    telling = _Telling(pipeline)
+    archiving = Archiving(pipeline.spark, pipeline.store, pipeline.address, path, telling, *places)
     if options["abandon"]:
         pipeline.tell(_given_up(archiving.abandon()))
         return
@@ -584,8 +585,9 @@ def run_archive(pipeline: Pipeline, options: Options) -> None:
         )
     older_than = options["older_than"]
     cutoff = pipeline.store.now() - (get_settings().ARCHIVE_AFTER if older_than is None else older_than)
-    moved = 0
-    for done in archiving.run(cutoff, options["batch_rows"] or BATCH_ROWS):
+    batch_rows, moved = options["batch_rows"] or BATCH_ROWS, 0
+    telling.expect(ceil(FinishedMessage.objects.filter(finished_at__lt=cutoff).count() / batch_rows))
+    for done in archiving.run(cutoff, batch_rows):
         moved += done.row_count
         pipeline.tell(f"Batch {done.name}: {done.row_count:,} messages are in the lake, {done.deleted:,} rows deleted.")
         if done.replaced:
@@ -625,11 +627,27 @@ _NEXT = {
     ArchiveState.VERIFIED: "deleting what ended before",
     ArchiveState.DELETING: "completing the deletion of what ended before",
 }
+#: A batch is written, read back and deleted.
+_STEPS = 3
 
 
-def _tell(pipeline: Pipeline, batch: ArchiveBatch) -> None:
-    step = _NEXT[ArchiveState(batch.state)]
-    pipeline.tell(f"Batch {batch.name}: {step} {batch.cutoff:%Y-%m-%d %H:%M:%S} UTC ...")
+class _Telling:
+    """Tells each step, and which of how many it is: of a task that runs the archive, that is the progress."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._step, self._of = 0, _STEPS
+
+    def expect(self, batches: int) -> None:
+        self._of = _STEPS * max(1, batches)
+
+    def __call__(self, batch: ArchiveBatch) -> None:
+        """One that is written again has more steps than were expected."""
+        self._step += 1
+        self._of = max(self._step, self._of)
+        does = _NEXT[ArchiveState(batch.state)]
+        until, which = f"{batch.cutoff:%Y-%m-%d %H:%M:%S} UTC", f"step {self._step} of {self._of}"
+        self._pipeline.tell(f"Batch {batch.name}: {does} {until}, {which} ...")
 
 
 def _masked_tasks() -> list[str]:

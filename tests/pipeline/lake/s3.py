@@ -22,19 +22,19 @@ def in_turn(environ, start_response):
     with one:
         return serve(environ, start_response)
 
-make_server("127.0.0.1", int(sys.argv[1]), in_turn, threaded=True, fd=int(sys.argv[2])).serve_forever()
+make_server(sys.argv[1], int(sys.argv[2]), in_turn, threaded=True, fd=int(sys.argv[3])).serve_forever()
 """
 
 
 @contextmanager
-def serving():
-    """The address of a server, until the end of the block."""
-    with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:  # its port is nobody else's from now on
+def serving(host="127.0.0.1"):
+    """The address of a server, until the end of the block. It listens on an address of this machine."""
+    with socket.create_server((host, 0), backlog=128) as listening:  # its port is nobody else's from now on
         port, fd = listening.getsockname()[1], listening.fileno()
-        command = [sys.executable, "-c", SERVE, str(port), str(fd)]
+        command = [sys.executable, "-c", SERVE, host, str(port), str(fd)]
         server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=[fd])
     SERVERS.add(server.pid)
-    url = f"http://127.0.0.1:{port}"
+    url = f"http://{host}:{port}"
     try:
         urllib.request.urlopen(f"{url}/moto-api/").close()  # waits until it answers
         yield url
