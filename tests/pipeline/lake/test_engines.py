@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import json
+from datetime import date, timedelta
 from pathlib import Path
+from urllib.parse import unquote
 
 import polars as pl
 import pyarrow as pa
@@ -59,6 +61,28 @@ def test_after_many_commits_and_a_checkpoint_they_read_the_same(table):
     assert read_by_all(table.path) == list(range(1, 46))
     assert table.snapshot().row_count == 45
     assert table.snapshot().last("app") == 45
+
+
+def test_what_its_log_says_is_what_any_reader_of_delta_understands(table):
+    """The first protocol with no features, as Delta Lake for Spark reads it, which no registry has."""
+    publish(table, 1, [row(1), row(2, finished_at=NOON - timedelta(days=3))])
+    snapshot = table.snapshot()
+    assert table.replace(snapshot, list(snapshot.files), write(table, "compact", [row(1), row(2)]))
+    log = sorted(Path(table.path, "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for path in log for line in path.read_text().splitlines()]
+    (protocol,) = [action["protocol"] for action in actions if "protocol" in action]
+    assert protocol == {"minReaderVersion": 1, "minWriterVersion": 2}
+    (metadata,) = [action["metaData"] for action in actions if "metaData" in action]
+    assert (metadata["format"]["provider"], metadata["partitionColumns"]) == ("parquet", ["day"])
+    fields = {field["name"]: field for field in json.loads(metadata["schemaString"])["fields"]}
+    assert set(fields) == set(COLUMNS)
+    assert {type(field["type"]) for field in fields.values()} == {str}  # none is nested
+    for added in (action["add"] for action in actions if "add" in action):
+        assert not Path(added["path"]).is_absolute()
+        assert Path(table.path, unquote(added["path"])).stat().st_size == added["size"]
+        assert list(map(type, added["partitionValues"].values())) == [str]
+        assert date.fromisoformat(added["partitionValues"]["day"])
+        assert json.loads(added["stats"])["numRecords"] > 0
 
 
 # What they need not read
