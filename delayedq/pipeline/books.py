@@ -1,8 +1,7 @@
 """The books of the archive against the table of the lake: which batches moved, and whose rows may be in both.
 
 A number is of one batch of this database, in whatever lake. A batch is *settled* when its rows are deleted from the
-database, and none was restored since that began; or when it was given up, and none of its rows ever came into the
-lake. Readers of both look for the rows of all others on both sides.
+database, and none was restored since that began. Readers of both look for the rows of all others on both sides.
 """
 
 from __future__ import annotations
@@ -50,48 +49,7 @@ def source_of(alias: str) -> str:
 def settled() -> Settled:
     """The batches that are settled now. A database that was restored from a backup knows fewer of them."""
     kept = Q(restored_at__isnull=True) | Q(deleted_at__gt=F("restored_at"))
-    moved = Q(kept, state=ArchiveState.DELETED) | Q(state=ArchiveState.ABANDONED, checksums__absent=True)
-    return dict(ArchiveBatch.objects.filter(moved).values_list("number", "restored_at"))
-
-
-def unpublished(batch: ArchiveBatch, table: LakeTable, source: str) -> dict[str, Any]:
-    """The checksums of a batch that is given up. They tell if it was not published by then."""
-    kept = dict(batch.checksums or {})
-    if table.exists() and table.snapshot().last(source) >= batch.number:
-        return kept
-    return kept | {"unpublished": True}
-
-
-def note_absent(table: LakeTable, source: str) -> None:
-    """Batches that were given up before they were published are settled if the lake has no rows of them.
-
-    A process that was frozen may still publish one after that, until a later batch is published, which the table then
-    does not allow. Once recorded it holds for good. Raises LakeUnusable.
-    """
-    given_up = ArchiveBatch.objects.filter(state=ArchiveState.ABANDONED, lake=table.path, checksums__unpublished=True)
-    if not (numbers := list(given_up.values_list("number", flat=True))):
-        return
-    snapshot = table.snapshot()
-    last = snapshot.last(source)
-    absent = [number for number in numbers if number < last and not _has_rows(table, snapshot, source, number)]
-    given_up.filter(number__in=absent).update(checksums={"absent": True})
-
-
-def _has_rows(table: LakeTable, snapshot: Snapshot, source: str, number: int) -> bool:
-    """Only files whose bounds have the number between them are opened, as those of a compaction."""
-    wanted = WantedRows(values={"source": [source], "batch": [number]})
-    return any(True for _ in read(table, wanted.files(snapshot), wanted, ["id"]))
-
-
-def note_passed_over(number: int, batch: ArchiveBatch, table: LakeTable, snapshot: Snapshot, source: str) -> None:
-    """Settle the number that this batch had before a later one was published, if nobody has published it: none will.
-
-    Raises LakeUnusable.
-    """
-    if number < snapshot.last(source) and not _has_rows(table, snapshot, source, number):
-        known = {"lake": batch.lake, "cutoff": batch.cutoff, "planned_at": batch.planned_at, "is_open": None}
-        absent = {"state": ArchiveState.ABANDONED, "checksums": {"absent": True}}
-        ArchiveBatch.objects.create(name=f"{batch.name}-without-{number}", number=number, **known, **absent)
+    return dict(ArchiveBatch.objects.filter(kept, state=ArchiveState.DELETED).values_list("number", "restored_at"))
 
 
 def still_settled(before: Settled) -> set[int]:

@@ -274,8 +274,7 @@ class Archiving:
             if batch.state == ArchiveState.DELETING:
                 return self._give_up_files(batch, lake)
             self._withdraw(batch, lake)
-            checksums = books.unpublished(batch, lake.table, self.source) or None
-            self._record(batch, state=ArchiveState.ABANDONED, is_open=None, checksums=checksums)
+            self._record(batch, state=ArchiveState.ABANDONED, is_open=None)
             return GivenUp(batch)
 
     def _withdraw(self, batch: ArchiveBatch, lake: Lake) -> None:
@@ -408,10 +407,7 @@ class Archiving:
             # By a run that this database knows nothing of, as after it was restored, or by one that was taken over:
             # what is published stays, and is not written once more.
             number, name = books.next_number(snapshot, self.source), books.new_name(self._store.now())
-            former = batch.number
-            with transaction.atomic(using=self._store.alias):
-                self._record(batch, number=number, name=name, attempt=0)
-                books.note_passed_over(former, batch, self._lake.table, snapshot, self.source)
+            self._record(batch, number=number, name=name, attempt=0)
         self._record(batch, attempt=batch.attempt + 1)
         archive.write(self._copying(batch, snapshot, self._known(batch, snapshot)))
         self._record(batch, state=ArchiveState.WRITTEN, written_at=self._store.now())
@@ -483,8 +479,6 @@ class Archiving:
         if known and not deleted.changed:
             copying = self._copying(batch, self._lake.table.snapshot(), known)
             books.settle(archive.ends(copying), restored, batch)
-        with suppress(LakeUnusable):  # the next batch looks again
-            books.note_absent(self._lake.table, self.source)
         replaced = sum(sums["row_count"] for sums in batch.checksums.get("replaced", {}).values())
         return ArchivedBatch(batch.name, batch.row_count or 0, *deleted, batch.checksums["row_count"], replaced)
 

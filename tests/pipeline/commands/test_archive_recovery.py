@@ -10,12 +10,10 @@ from pyspark.sql import functions as F
 
 from delayedq.exceptions import ArchiveBusy, ArchiveFailed, LakeUnusable
 from delayedq.models import FinishedMessage
-from delayedq.pipeline import books
 from delayedq.pipeline.books import source_of
 from delayedq.pipeline.commands.archive import Archiving
 from delayedq.pipeline.lake.table import MESSAGES, LakeTable
 from delayedq.pipeline.models import ArchiveBatch, ArchiveState
-from delayedq.pipeline.spark.compacting import compact
 from delayedq.pipeline.spark.measuring import measured
 from delayedq.pipeline.spark.schema import LAKE
 from tests.pipeline.archives import ONE_STORE, Killed, archived, die_at
@@ -60,92 +58,6 @@ def test_an_open_batch_can_be_given_up_and_its_rows_go_with_the_next(archiving, 
     [done] = archiving().run(NOW)
     assert done.deleted == 4
     assert archived(lake) == [1, 2, 3, 4]
-
-
-def in_both(lake, store):
-    source = source_of(store.alias)
-    return books.in_both(lake.table.snapshot(), source, set(books.settled()))
-
-
-def archive_more(archiving, first):
-    """A batch of messages that ended on the same day as others."""
-    history(3, first=first)
-    list(archiving().run(NOW))
-
-
-@pytest.mark.parametrize("compacted_by_then", [False, True])
-def test_a_batch_that_was_given_up_slows_no_later_reader_down(archiving, lake, store, compacted_by_then):
-    """After a compaction the bounds of files have its number between them."""
-    archive_more(archiving, 1)
-    history(3, first=11)
-    with pytest.raises(Killed):
-        list(archiving(tell=die_at(ArchiveState.WRITTEN)).run(NOW))
-    archiving().abandon()
-    list(archiving().run(NOW))
-    if compacted_by_then:  # the process that published was killed before it looked
-        ArchiveBatch.objects.filter(number=2).update(checksums={"unpublished": True})
-        list(compact(lake))
-        assert in_both(lake, store) == [2]
-        archive_more(archiving, 21)
-    list(compact(lake))
-
-    assert in_both(lake, store) == []
-    assert ids() == set()
-
-
-@ONE_STORE
-def test_a_batch_that_a_frozen_process_publishes_after_it_was_given_up_is_looked_for(archiving, lake, store):
-    archive_more(archiving, 1)
-    history(3, first=11)
-    frozen = archiving(tell=die_at(ArchiveState.VERIFIED))
-    publish = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LakeTable, "publish", lambda *given, **about: publish.append((given, about)) or False)
-        patch.setattr(frozen, "_again", die_in_again)
-        with pytest.raises(Killed):
-            list(frozen.run(NOW))
-    archiving().abandon()
-    [(given, about)] = publish
-    assert LakeTable.publish(*given, **about)  # it goes on
-
-    archive_more(archiving, 21)
-    list(compact(lake))
-
-    assert ArchiveBatch.objects.get(number=2).state == ArchiveState.ABANDONED
-    assert in_both(lake, store) == [2]
-    assert (archived(lake), ids()) == ([1, 2, 3, 11, 12, 13, 21, 22, 23], set())
-
-
-def die_in_again(_):
-    raise Killed
-
-
-@ONE_STORE
-@pytest.mark.parametrize("was_published", [False, True])
-def test_a_number_that_was_passed_over_is_noted_if_the_lake_does_not_have_it(archiving, lake, store, was_published):
-    """The database was restored to when the second batch was planned; meanwhile a later one was published."""
-    archive_more(archiving, 1)
-    if not was_published:
-        history(3, first=11)
-        with pytest.raises(Killed):
-            list(archiving(tell=die_at(ArchiveState.WRITTEN)).run(NOW))
-        archiving().abandon()
-        FinishedMessage.objects.all().delete()
-    else:
-        archive_more(archiving, 11)
-    archive_more(archiving, 21)
-    ArchiveBatch.objects.filter(number=3).delete()
-    ArchiveBatch.objects.filter(number=2).update(
-        state=ArchiveState.PLANNED, attempt=0, is_open=True, row_count=None, checksums=None
-    )
-    archive_more(archiving, 31)
-    archive_more(archiving, 41)
-    list(compact(lake))
-
-    assert in_both(lake, store) == []
-    noted = ArchiveBatch.objects.get(number=2)  # what was published is settled by the batch that finds its rows
-    assert noted.state == (ArchiveState.DELETED if was_published else ArchiveState.ABANDONED)
-    assert ids() == set()
 
 
 @ONE_STORE
