@@ -92,9 +92,9 @@ def troubles(alias: str) -> list[Trouble]:
     old = Q(is_open__in=[True], planned_at__lt=now - LEFT_OVER)
     batches = list(ArchiveBatch.objects.filter(old | Q(checksums__lost__gt=0)).order_by("number")[: 2 * MOST])
     lake = absolute(set_) if (set_ := get_settings().LAKE) else None
-    known = [*_left_over(batches, now), *_lost_rows(batches), *_found_by_check(lake), *_elsewhere(lake)]
-    failed = failed_steps(alias, now)
-    return [*known, *failed] or [*behind(alias, now)]
+    left_over, elsewhere = [*_left_over(batches, now)], [*_elsewhere(lake)]
+    late = behind(alias, now, is_archive_told=bool(left_over or elsewhere))
+    return [*left_over, *_lost_rows(batches), *_found_by_check(lake), *elsewhere, *failed_steps(alias, now), *late]
 
 
 def _left_over(batches: Sequence[ArchiveBatch], now: datetime) -> Iterator[Trouble]:

@@ -58,10 +58,27 @@ def still_settled(before: Settled) -> set[int]:
     return {number for number, restored_at in before.items() if now.get(number) == restored_at}
 
 
-def in_both(snapshot: Snapshot, source: str, settled: set[int]) -> list[int]:
-    """The published batches of this database whose rows may be in it, too; none if no file has rows of them."""
+def in_both(table: LakeTable, snapshot: Snapshot, source: str, settled: set[int]) -> list[int]:
+    """The published batches of this database whose rows may be in it, too; none if no file has rows of them.
+
+    The bounds of a file that a compaction wrote have numbers between them of which it has no row, as of a batch that
+    was given up: of those the column of the file tells. Raises LakeUnusable.
+    """
     numbers = others(snapshot.last(source), settled)
+    if not numbers or not snapshot.chosen(source=[source], batch=numbers):
+        return []
+    archived = ArchiveBatch.objects.filter(number__in=numbers).exclude(state=ArchiveState.ABANDONED)
+    doubtful = set(numbers).difference(archived.values_list("number", flat=True))
+    absent = doubtful - _with_rows(table, snapshot, source, doubtful) if doubtful else set()
+    numbers = [number for number in numbers if number not in absent]
     return numbers if numbers and snapshot.chosen(source=[source], batch=numbers) else []
+
+
+def _with_rows(table: LakeTable, snapshot: Snapshot, source: str, numbers: set[int]) -> set[int]:
+    """Those of the batches that have rows in the lake."""
+    wanted = WantedRows(values={"source": [source], "batch": numbers})
+    parts = read(table, wanted.files(snapshot), wanted, ["batch"])
+    return {number for part in parts for number in part["batch"].unique().to_pylist()}
 
 
 def replaced(last: int) -> dict[int, list[dict[str, Any]]]:

@@ -70,7 +70,7 @@ def read(
     values: dict[str, Collection[Any]] = {"source": [source]}
     values |= {} if queues is None else {"queue": queues}
     repeated: set[tuple[int, int]] = set()
-    if both := books.in_both(snapshot, source, still):
+    if both := books.in_both(table, snapshot, source, still):
         of_both = WantedRows(since, until, values | {"batch": both})
         for part in read_files(table, of_both.files(snapshot), of_both, _SAME):
             repeated.update(_ends(part))

@@ -46,10 +46,10 @@ MOST = 50
 def key_of(arguments: Sequence[str]) -> str:
     """What a run of these arguments is known by: one of a key runs at a time, and the last one is in the books.
 
-    It is the step, such as `archive`. Reports with other arguments are others.
+    It is the step, such as `archive`. Reports with other arguments are others, and so are loads and replays.
     """
     step = arguments[0]
-    if step != "report" and len(step) <= KEY_LENGTH:
+    if step not in {"report", "load", "replay"} and len(step) <= KEY_LENGTH:
         return step
     return f"{step[: KEY_LENGTH // 2]} {sha256(json.dumps(arguments).encode()).hexdigest()[:16]}"
 
@@ -118,11 +118,16 @@ def failed_steps(alias: str, now: datetime) -> Iterator[Trouble]:
         yield Trouble("failed step", said, step.last, cure % {"task": RUN_BY})
 
 
-def behind(alias: str, now: datetime) -> Iterator[Trouble]:
-    """Scheduled steps that do not do their work: nobody runs them, or they hang."""
-    late = _archives_behind(alias, now)
-    yield from late.values()
-    yield from (trouble for name, trouble in _steps_behind(alias, now).items() if name not in late)
+def behind(alias: str, now: datetime, *, is_archive_told: bool = False) -> Iterator[Trouble]:
+    """Scheduled steps that do not do their work: nobody runs them, or they hang. Not those whose last run has failed.
+
+    is_archive_told: what keeps the archive from its work is known, and is not told again.
+    """
+    steps = scheduled_steps(alias, now)
+    late = _steps_behind(alias, now, steps) | ({} if is_archive_told else _archives_behind(alias, now))
+    told = {step.schedule for step in steps if step.state == "failed"}
+    told |= {step.schedule for step in steps if is_archive_told and step.arguments[0] == "archive"}
+    yield from (trouble for name, trouble in late.items() if name not in told)
 
 
 def _archives_behind(alias: str, now: datetime) -> dict[str, Trouble]:
@@ -164,10 +169,10 @@ def _archives(alias: str, now: datetime) -> dict[str, Schedule]:
     }
 
 
-def _steps_behind(alias: str, now: datetime) -> dict[str, Trouble]:
+def _steps_behind(alias: str, now: datetime, steps: Sequence[ScheduledStep]) -> dict[str, Trouble]:
     """By the schedule: steps whose last run ended, or began, before two ticks that were placed."""
     found = {}
-    for step in scheduled_steps(alias, now):
+    for step in steps:
         if step.following is None or (step.last is not None and step.last > now - LEFT_OVER):
             continue
         placed = CronTick.objects.using(alias).filter(schedule__owner=SETTINGS, schedule__name=step.schedule)

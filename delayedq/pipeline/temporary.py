@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: A file in each directory, which its process keeps locked: the system frees it when that ends, however it ends.
 _LOCK = ".lock"
+#: How what is in it begins, and how much that is at most.
+_OURS, _LONGEST = b"delayedq ", 400
 #: No step takes as long: a week.
 LEFT_FOR = 7 * 24 * 3_600
 
@@ -40,38 +42,37 @@ def temporary_directory(prefix: str, place: str | None = None) -> Iterator[Path]
 
 
 def _made(prefix: str, place: str) -> tuple[Path, int]:
-    """Another process may find it before it is locked, and delete it: then a further one is made."""
-    while True:
-        directory = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
-        with suppress(FileNotFoundError):
-            lock = _opened(directory)
-            with suppress(OSError):  # where files can't be locked, nobody deletes it
-                _lock(lock)
-            if _is_there(directory, lock):
-                os.pwrite(lock, _host(), 0)
-                return directory, lock
-            os.close(lock)
+    """Another process may find it before it is locked, but not with the mark of a process that has ended."""
+    directory = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
+    lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    with suppress(OSError):  # where files can't be locked, nobody deletes it
+        _lock(lock)
+    os.pwrite(lock, _mark(), 0)
+    return directory, lock
 
 
 def _delete_left(directory: Path) -> None:
-    """Raises OSError if its process runs, and for what is no directory of ours."""
-    if not hasattr(os, "getuid") or directory.lstat().st_uid != os.getuid():
+    """Raises OSError if its process runs, and for what is no directory of ours. What has no mark of ours stays."""
+    if not hasattr(os, "getuid") or directory.is_symlink() or directory.stat().st_uid != os.getuid():
         return
-    lock = _opened(directory)
+    lock = os.open(directory / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
     try:
         _lock(lock, wait=False)
-        if os.pread(lock, 300, 0) == _host() or time.time() - os.fstat(lock).st_mtime > LEFT_FOR:
+        mark = os.pread(lock, _LONGEST, 0)
+        is_old = time.time() - os.fstat(lock).st_mtime > LEFT_FOR
+        if mark == _mark() or (is_old and mark.startswith(_OURS)):
             shutil.rmtree(directory, ignore_errors=True)
     finally:
         os.close(lock)
 
 
-def _host() -> bytes:
-    return socket.gethostname().encode()[:300]
-
-
-def _opened(directory: Path) -> int:
-    return os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+def _mark() -> bytes:
+    """What tells this host from others, also from one of the same name: when it was started."""
+    try:
+        started = Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
+    except OSError:  # not Linux
+        started = b""
+    return (_OURS + socket.gethostname().encode() + b" " + started)[:_LONGEST]
 
 
 def _lock(file: int, *, wait: bool = True) -> None:
@@ -81,10 +82,3 @@ def _lock(file: int, *, wait: bool = True) -> None:
     except ImportError:  # Windows
         raise OSError("No file can be locked here.") from None
     fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _is_there(directory: Path, lock: int) -> bool:
-    try:
-        return os.path.samestat((directory / _LOCK).stat(), os.fstat(lock))
-    except FileNotFoundError:
-        return False

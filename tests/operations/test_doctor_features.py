@@ -115,6 +115,18 @@ def test_an_archive_that_is_scheduled_in_the_database_and_moves_nothing_is_told(
     assert [one.condition for one in diagnose(store) if one.condition.endswith("behind")] == ["archive behind"]
 
 
+def test_what_is_behind_is_told_beside_what_else_is_wrong(store):
+    in_database(store, "archive")
+    now = store.now()
+    finished(1, now - timedelta(days=11)).save(using=store.alias)
+    batch_of(store, state="deleted", deleted_at=now - timedelta(days=20), checksums={"lost": 7})
+    assert {one.condition for one in diagnose(store)} >= {"lost rows", "archive behind"}
+    batch_of(store, state="written", planned_at=now - timedelta(days=9), is_open=True, number=2, name="b2")
+    told = [one.condition for one in diagnose(store)]
+    assert "open archive batch" in told
+    assert "archive behind" not in told  # it is why
+
+
 @pytest.mark.parametrize("arguments", [["compact"], ["report", "--output", "weekly"], ["archive"]], ids=str)
 @pytest.mark.parametrize("place", ["settings", "database"])
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -339,16 +340,22 @@ def test_what_a_killed_process_has_left_is_deleted_by_the_next_and_what_others_u
 
 
 def test_what_another_host_has_left_in_a_place_that_hosts_share_stays_for_a_week(tmp_path):
-    """Its lock may not be seen here."""
-    left = tmp_path / "held-there"
-    left.mkdir()
-    (left / ".lock").write_text("another-host")
-    with temporary_directory("held-", str(tmp_path)):
-        assert left.exists()
-    old = time.time() - 8 * 86_400
-    os.utime(left / ".lock", (old, old))
-    with temporary_directory("held-", str(tmp_path)):
-        assert not left.exists()
+    """Its lock may not be seen here. What has no mark of ours is somebody's, and stays."""
+    left, theirs, copied = (tmp_path / f"held-{name}" for name in ("there", "theirs", "copied"))
+    for path, mark in ((left, f"delayedq {socket.gethostname()} of another boot"), (theirs, ""), (copied, None)):
+        path.mkdir()
+        if mark is not None:
+            (path / ".lock").write_text(mark)
+    (tmp_path / "held-linked").symlink_to(theirs)
+    for days in (0, 8):
+        at = time.time() - days * 86_400
+        for path in (left, theirs):
+            if path.exists():
+                os.utime(path / ".lock", (at, at))
+        with temporary_directory("held-", str(tmp_path)):
+            assert (left.exists(), theirs.exists(), copied.exists()) == (not days, True, True)
+    assert (tmp_path / "held-linked").is_symlink()
+    assert list(copied.iterdir()) == []
 
 
 HOLDS = """
@@ -381,6 +388,7 @@ def test_the_key_of_a_step_fits_its_column():
         assert len(key_of(arguments)) <= 200
     assert key_of(["archive", "--batch-rows", "5"]) == "archive"
     assert key_of(["x" * 300]) != key_of(["x" * 301])
+    assert key_of(["load", "a.csv"]) != key_of(["load", "b.csv"])  # both are to run
 
 
 @ONE_DATABASE

@@ -417,7 +417,7 @@ class Archiving:
 
     def _known(self, batch: ArchiveBatch, snapshot: Snapshot) -> list[int]:
         """The batches whose rows may be in the table too, beside this one."""
-        numbers = books.in_both(snapshot, self.source, set(books.settled()))
+        numbers = books.in_both(self._lake.table, snapshot, self.source, set(books.settled()))
         return [number for number in numbers if number != batch.number or not snapshot.of(batch.directory)]
 
     def _copying(self, batch: ArchiveBatch, snapshot: Snapshot, known: Sequence[int]) -> Copying:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,7 +43,7 @@ def _window(pipeline: Pipeline, options: Options) -> tuple[datetime | None, date
     """As the options say, in UTC. None: where the history begins or ends. Raises InvalidOption."""
     since, until, last = options["since"], options["until"], options["last"]
     if last is not None:
-        until = until or pipeline.store.now()
+        until = (until or pipeline.store.now()).astimezone(UTC)  # Django's TIME_ZONE of a database may be another
         try:
             since = until - last
         except OverflowError:

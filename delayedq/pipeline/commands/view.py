@@ -74,7 +74,7 @@ def viewed(
             yield View(database, is_small=is_small)
             return
         source, snapshot = books.source_of(pipeline.store.alias), lake.table.snapshot()
-        both = books.in_both(snapshot, source, still)
+        both = books.in_both(lake.table, snapshot, source, still)
         again = [number for number, at in books.restored(both).items() if at is not None]
         history = partial(lake.history, since, until, snapshot=snapshot, source=source)
         only, published = database, history()

@@ -10,10 +10,12 @@ from pyspark.sql import functions as F
 
 from delayedq.exceptions import ArchiveBusy, ArchiveFailed, LakeUnusable
 from delayedq.models import FinishedMessage
+from delayedq.pipeline import books
 from delayedq.pipeline.books import source_of
 from delayedq.pipeline.commands.archive import Archiving
 from delayedq.pipeline.lake.table import MESSAGES, LakeTable
 from delayedq.pipeline.models import ArchiveBatch, ArchiveState
+from delayedq.pipeline.spark.compacting import compact
 from delayedq.pipeline.spark.measuring import measured
 from delayedq.pipeline.spark.schema import LAKE
 from tests.pipeline.archives import ONE_STORE, Killed, archived, die_at
@@ -58,6 +60,64 @@ def test_an_open_batch_can_be_given_up_and_its_rows_go_with_the_next(archiving, 
     [done] = archiving().run(NOW)
     assert done.deleted == 4
     assert archived(lake) == [1, 2, 3, 4]
+
+
+def in_both(lake, store):
+    return books.in_both(lake.table, lake.table.snapshot(), source_of(store.alias), set(books.settled()))
+
+
+def archive_more(archiving, first):
+    """A batch of messages that ended on the same day as others."""
+    history(3, first=first)
+    list(archiving().run(NOW))
+
+
+@ONE_STORE
+def test_a_batch_that_was_given_up_slows_no_later_reader_down(archiving, lake, store):
+    """After a compaction the bounds of files have its number between them."""
+    archive_more(archiving, 1)
+    history(3, first=11)
+    with pytest.raises(Killed):
+        list(archiving(tell=die_at(ArchiveState.WRITTEN)).run(NOW))
+    archiving().abandon()
+    list(archiving().run(NOW))
+    list(compact(lake))
+
+    source = source_of(store.alias)
+    assert lake.table.snapshot().chosen(source=[source], batch=[2])
+    assert in_both(lake, store) == []
+    assert (archived(lake), ids()) == ([1, 2, 3, 11, 12, 13], set())
+    ArchiveBatch.objects.filter(number=3).update(state=ArchiveState.DELETING)  # its rows may be on both sides
+    assert in_both(lake, store) == [3]
+
+
+@ONE_STORE
+def test_a_batch_that_a_frozen_process_publishes_after_it_was_given_up_is_looked_for(archiving, lake, store):
+    archive_more(archiving, 1)
+    history(3, first=11)
+    frozen = archiving(tell=die_at(ArchiveState.VERIFIED))
+    publish = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LakeTable, "publish", lambda *given, **about: publish.append((given, about)) or False)
+        patch.setattr(frozen, "_again", die_in_again)
+        with pytest.raises(Killed):
+            list(frozen.run(NOW))
+    archiving().abandon()
+    [(given, about)] = publish
+    assert in_both(lake, store) == []
+    assert LakeTable.publish(*given, **about)  # it goes on
+
+    assert in_both(lake, store) == [2]
+    archive_more(archiving, 21)
+    list(compact(lake))
+
+    assert ArchiveBatch.objects.get(number=2).state == ArchiveState.ABANDONED
+    assert in_both(lake, store) == [2]
+    assert (archived(lake), ids()) == ([1, 2, 3, 11, 12, 13, 21, 22, 23], set())
+
+
+def die_in_again(_):
+    raise Killed
 
 
 @ONE_STORE
