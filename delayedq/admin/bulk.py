@@ -25,11 +25,10 @@ from django.utils.translation import gettext_lazy
 
 from delayedq.admin.ask import who_and_why
 from delayedq.admin.base import ReadOnlyAdmin, demand, may
-from delayedq.admin.filters import key_position_in, position_in, position_text
 from delayedq.admin.lists import paging
 from delayedq.admin.moments import when
 from delayedq.models import Edit
-from delayedq.operations.browsing import id_in, newest_id
+from delayedq.operations.browsing import id_in, key_position_in, newest_id, position_in, position_text
 from delayedq.operations.bulk import BulkEdit, becoming, carry_out_part, described, summary
 from delayedq.operations.edits import begin
 from delayedq.operations.wording import visible

@@ -15,6 +15,7 @@ from django.utils import timezone
 from django.utils.dateformat import format as formatted
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from delayedq.admin import busy_threads
 from delayedq.admin.activity import activity_of
@@ -33,6 +34,7 @@ from delayedq.admin.figures import (
 )
 from delayedq.admin.finished import query_of
 from delayedq.admin.heat import Cell, level
+from delayedq.admin.lists import page_of, paging
 from delayedq.admin.marks import url_of_task
 from delayedq.admin.moments import when
 from delayedq.admin.task_page import TaskPages
@@ -90,34 +92,42 @@ class DurationRow(NamedTuple):
     figures: list[tuple[str, str]]
 
 
-#: So many rows of a table of durations are shown: the slowest.
-SLOWEST = 50
+class DurationTable(NamedTuple):
+    """A page of the tasks, or of the queues. `pages`: the context of `_pages.html`."""
+
+    title: str
+    header: str
+    rows: list[DurationRow]
+    pages: dict[str, Any]
 
 
-def tables(found: DurationFigures) -> list[tuple[str, str, list[DurationRow], str]]:
-    """Title, header of the first column, rows of each, and what is said of the others; the slowest come first."""
-    given = (
-        (_("Tasks, the slowest first"), _("Task"), "kind", found.tasks),
-        (_("Queues, the slowest first"), _("Queue"), "queue", found.queues),
+#: What the tables may be ordered by, the largest first: the label of each, and its value.
+SORTS: dict[str, tuple[Any, Callable[[Durations], float | None]]] = {
+    "run": (gettext_lazy("Run, p95"), lambda one: one.run_p95),
+    "longest": (gettext_lazy("Longest run"), lambda one: one.slowest),
+    "wait": (gettext_lazy("Wait, p95"), lambda one: one.wait_p95),
+    "ended": (gettext_lazy("Ended"), lambda one: one.ended),
+}
+
+
+def tables(request: HttpRequest, found: DurationFigures, sort: str) -> list[DurationTable]:
+    """The tasks and the queues, each a page of them, in one of the orders of SORTS."""
+    given = ((_("Tasks"), _("Task"), "kind", found.tasks), (_("Queues"), _("Queue"), "queue", found.queues))
+    return [_duration_table(request, found.span, sort, *one) for one in given]
+
+
+def _duration_table(
+    request: HttpRequest, span: timedelta, sort: str, title: str, header: str, name: str, rows: Sequence[Durations]
+) -> DurationTable:
+    _label, value = SORTS[sort]
+    place = f"after_{name}"
+    shown, following = page_of(request, sorted(rows, key=lambda one: (-(value(one) or 0.0), one.name)), place)
+    return DurationTable(
+        title,
+        header,
+        [_duration_row(name, one, span) for one in shown],
+        paging(request, following, grouped(len(rows)), place=place),
     )
-    return [
-        (title, header, [_duration_row(name, one, found.span) for one in _slowest(rows)], _said_of_others(rows))
-        for title, header, name, rows in given
-    ]
-
-
-def _slowest(rows: Sequence[Durations]) -> list[Durations]:
-    return sorted(rows, key=_slowness, reverse=True)[:SLOWEST]
-
-
-def _said_of_others(rows: Sequence[Durations]) -> str:
-    if len(rows) <= SLOWEST:
-        return ""
-    return _("These are the %(shown)s slowest of %(all)s.") % {"shown": SLOWEST, "all": grouped(len(rows))}
-
-
-def _slowness(one: Durations) -> float:
-    return one.run_p95 or 0.0
 
 
 def _duration_row(name: str, one: Durations, span: timedelta) -> DurationRow:
@@ -399,11 +409,15 @@ class DashboardAdmin(TaskPages):
         )
 
     def durations_view(self, request: HttpRequest) -> HttpResponse:
+        self.demand_view(request)
         span = chosen_in(Span, request.GET.get("span"), Span.HOUR)
         is_thorough = "thorough" in request.GET
         found = durations(self.store, span, times=THOROUGH if is_thorough else USUAL)
-        context = {"one_in": round(found.one_in), "tables": tables(found), "tab": "durations"}
+        sort = request.GET["sort"] if request.GET.get("sort") in SORTS else "run"
+        context = {"one_in": round(found.one_in), "tables": tables(request, found, sort), "tab": "durations"}
+        orders = [(name, label, name == sort) for name, (label, _value) in SORTS.items()]
         chosen = {"choices": choices(SPANS), "choice_name": "span", "chosen": span, "is_thorough": is_thorough}
+        context |= {"orders": orders, "query": urlencode({"sort": sort})}
         return self.page(request, "durations.html", _("Durations"), {**context, **chosen})
 
     def threads_view(self, request: HttpRequest) -> HttpResponse:
@@ -413,6 +427,7 @@ class DashboardAdmin(TaskPages):
         return self.page(request, "threads.html", _("Busy threads"), context)
 
     def forecast_view(self, request: HttpRequest) -> HttpResponse:
+        self.demand_view(request)
         ahead = chosen_in(Ahead, request.GET.get("ahead"), Ahead.DAY)
         now = self.store.now()
         found = forecast(self.store, ahead, now)

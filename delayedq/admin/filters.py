@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from django import forms
 from django.core.exceptions import ValidationError
 from django.http import QueryDict
-from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
@@ -18,12 +17,11 @@ from delayedq.admin.names import FEW, Suggested, kinds, queues, workers
 from delayedq.core.bounds import KEY_LENGTH, NAME_LENGTH, is_storable
 from delayedq.core.errors import LINE_LENGTH, class_of
 from delayedq.models import Outcome
-from delayedq.operations.browsing import EndedSelection, KeyPosition, Selection, id_in
+from delayedq.operations.browsing import EndedSelection, Selection
 from delayedq.operations.group_names import fingerprint_of
 from delayedq.operations.wording import exact, visible
 from delayedq.sql.states import MessageState
 from delayedq.store import operator_store
-from delayedq.store.operator import FIRST, LAST, Position
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
@@ -180,33 +178,3 @@ class EndedFilter(FilterForm):
         group = asked.pop("group", None)
         fingerprint = None if group is None else fingerprint_of(group)
         return EndedSelection(key=asked.pop("q", None), fingerprint=fingerprint, **asked)
-
-
-# Positions in the URL
-
-
-def position_text(position: Position | KeyPosition) -> str:
-    if isinstance(position, KeyPosition):
-        return f"{position.id}~{position.key}"
-    return f"{position.at.isoformat()}~{position.id}"
-
-
-def key_position_in(text: str) -> KeyPosition | None:
-    """The position among keys that the text is, or None if it is none."""
-    id_, tilde, key = text.partition("~")
-    number = id_in(id_)
-    is_position = number is not None and bool(tilde) and len(key) <= KEY_LENGTH and is_storable(key)
-    return KeyPosition(key, number) if is_position and number is not None else None
-
-
-def position_in(text: str) -> Position | None:
-    """The position that the text is, or None if it is none."""
-    at, _, id_ = text.partition("~")
-    try:
-        moment = datetime.fromisoformat(at)
-        position = Position(moment, int(id_))
-    except ValueError:
-        return None
-    if not timezone.is_aware(moment) or not FIRST.at <= moment <= LAST.at:
-        return None
-    return position if 0 <= position.id < 2**63 else None

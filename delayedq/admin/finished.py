@@ -18,7 +18,7 @@ from delayedq.admin.base import cut, may
 from delayedq.admin.bulk import BulkAdmin, BulkChoice, demand_filter
 from delayedq.admin.changes import ENDED_ACTIONS
 from delayedq.admin.exports import ExportPages
-from delayedq.admin.filters import EndedFilter, ListFilter, position_in
+from delayedq.admin.filters import EndedFilter, ListFilter
 from delayedq.admin.lists import all_with_key, chips_of, paging, searched_in_history, skipped_in, tabs_of
 from delayedq.admin.moments import when
 from delayedq.admin.one_message import links_of
@@ -31,7 +31,7 @@ from delayedq.exceptions import DelayedQError
 from delayedq.masking import shown
 from delayedq.models import FinishedMessage, Message, Outcome
 from delayedq.operations.archived import Found, find_archived, send_again
-from delayedq.operations.browsing import EndedSelection, Page, id_in
+from delayedq.operations.browsing import EndedSelection, Page, id_in, position_in
 from delayedq.operations.bulk import only_dead, place_of_ended, preview_dead
 from delayedq.operations.counting import Count
 from delayedq.operations.error_groups import BUCKETS, KNOWN, SHOWN, WIDTH, ErrorGroups, Order, error_groups
@@ -63,6 +63,10 @@ ORDERS = [
     (Order.LAST.value, gettext_lazy("latest first")),
     (Order.FIRST.value, gettext_lazy("oldest first")),
 ]
+
+
+#: Of more errors than this the page takes a second or more, and is read again less often.
+FEW_ERRORS = 1_000
 
 
 class ErrorFilter(ListFilter):
@@ -103,6 +107,7 @@ class ErrorPages(BulkAdmin):
 
     def errors_view(self, request: HttpRequest) -> HttpResponse:
         """The first view of the dead letters."""
+        self.demand_view(request)
         now, asked, skip = self.store.now(), ErrorFilter(request.GET), min(skipped_in(request), KNOWN)
         found = ErrorGroups([], 0, is_cut=False, classes=[])
         if asked.is_valid():
@@ -116,6 +121,7 @@ class ErrorPages(BulkAdmin):
             "tabs": tabs_of(request, self.store, now, "errors"),
             "rows": [_group_row(group, now, payload=may(request, "view_payload")) for group in found.groups],
             "is_searched_in_part": found.is_cut,
+            "refreshed": 10 if found.known <= FEW_ERRORS else 60,
             "chips": chips_of(asked, request.GET, ""),
             "actions": self.offered_actions(request),
             **paging(request, skip + SHOWN if found.more else None, _following(found.more) if found.more else ""),
@@ -274,6 +280,7 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
 
     @of_one_reading
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        self.demand_view(request)
         now = self.store.now()
         asked = self.filter_of(request.GET)
         before, reads = position_in(request.GET.get("after", "")), may(request, "view_payload")

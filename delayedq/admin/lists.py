@@ -58,7 +58,7 @@ SHARED, TIMES = ("q", "queue", "kind", "priority", "worker"), ("since", "until")
 def tabs_of(request: HttpRequest, store: Store, now: datetime, current: str, paused: Paused | None = None) -> list[Tab]:
     """The tabs of the messages that the user may view. `current`: the list shown, "live", "ended" or "errors".
 
-    A tab keeps the filters of the list shown that its own list has, too.
+    A tab keeps the filters of the list shown that its own list has, too. Then it has no number, as it is of all.
     """
     counts = state_counts(store, now, paused)
     tabs: list[Tab] = []
@@ -66,7 +66,8 @@ def tabs_of(request: HttpRequest, store: Store, now: datetime, current: str, pau
         tabs += _live_tabs(request, counts._asdict(), current)
     if may(request, "view_finishedmessage"):
         tabs += _ended_tabs(request, counts.dead.short, current)
-    return tabs
+    is_narrowed = bool(_with(request.GET, _kept(current, current)))
+    return [tab._replace(number="") for tab in tabs] if is_narrowed else tabs
 
 
 def _live_tabs(request: HttpRequest, counts: dict[str, Any], current: str) -> Iterator[Tab]:
@@ -164,17 +165,17 @@ def paging(
     }
 
 
-def skipped_in(request: HttpRequest) -> int:
+def skipped_in(request: HttpRequest, place: str = "after") -> int:
     """How many rows come before the page that the address names; 0 if it names none."""
-    text = request.GET.get("after", "")
+    text = request.GET.get(place, "")
     return (
         min(int(text), MOST_SKIPPED) if text.isascii() and text.isdigit() and len(text) <= len(str(MOST_SKIPPED)) else 0
     )
 
 
-def page_of[Row](request: HttpRequest, rows: Sequence[Row]) -> tuple[Sequence[Row], int | None]:
+def page_of[Row](request: HttpRequest, rows: Sequence[Row], place: str = "after") -> tuple[Sequence[Row], int | None]:
     """The page of these rows that the address names, and where the next one begins."""
-    first = skipped_in(request)
+    first = skipped_in(request, place)
     return rows[first : first + PER_PAGE], first + PER_PAGE if len(rows) > first + PER_PAGE else None
 
 

@@ -13,13 +13,13 @@ from django.utils.translation import gettext as _
 from delayedq.admin.base import may
 from delayedq.admin.changes import LIVE_ACTIONS, RUN_NOW
 from delayedq.admin.exports import ExportPages
-from delayedq.admin.filters import LiveFilter, key_position_in, position_in
+from delayedq.admin.filters import LiveFilter
 from delayedq.admin.lists import all_with_key, chips_of, searched, tabs_of, where_leases_are
 from delayedq.admin.moments import when
 from delayedq.admin.one_message import OneMessagePages, links_of
 from delayedq.admin.texts import about, preview_of
 from delayedq.models import FinishedMessage, Message, with_renewals
-from delayedq.operations.browsing import KeyPosition, Page, id_in
+from delayedq.operations.browsing import KeyPosition, Page, id_in, key_position_in, position_in
 from delayedq.operations.bulk import place_of_live, preview_live
 from delayedq.operations.counting import LEASED, Count, count_live
 from delayedq.operations.lists import live_list
@@ -69,6 +69,7 @@ class MessageAdmin(OneMessagePages, ExportPages):
 
     @of_one_reading
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        self.demand_view(request)
         now = self.store.now()
         paused = paused_now(self.store)
         asked = self.filter_of(request.GET)

@@ -231,6 +231,7 @@ class StatePages(NamePages, AskingAdmin):
 
     def workers_view(self, request: HttpRequest) -> HttpResponse:
         """All workers, those that are silent or have problems first."""
+        self.demand_view(request)
         now, asked = self.store.now(), WorkerFilter(request.GET)
         workers = asked.chosen(_worst_first(all_workers(self.store), now), now)
         shown, following = page_of(request, workers)
@@ -366,6 +367,7 @@ class QueueAdmin(StatePages, ChannelPages):
 
     @of_one_reading
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        self.demand_view(request)
         now, asked = self.store.now(), QueueFilter(request.GET)
         late, queues, workers = late_queues(self.store, now), Queues(self.store, now), all_workers(self.store)
         shown, following = page_of(request, asked.chosen(queues, late))

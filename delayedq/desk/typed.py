@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 #: The verbs with a form.
 WITH_FORM = {"finish", "postpone", "send_back", "assign", "comment"}
 
+#: Who was signed in as a page was made: its forms send it.
+SHOWN_TO = "dq-user"
 #: What pages send besides.
 OWN = {"csrfmiddlewaretoken", "assignment"}
 
@@ -64,6 +66,9 @@ def keeps_typed(guard: Callable[..., Any], view: Callable[..., HttpResponse]) ->
         if not (request.user.is_authenticated if site is None else site.has_permission(request)):
             why, url = _("You are signed out: nothing was changed."), _login(request, pk, site)
             return _lost(request, site, 403, why, (_("Sign in"), url))
+        if is_of_another_user(request):
+            why = _("Somebody else has signed in since the page was shown: nothing was changed.")
+            return _lost(request, site, 403, why, (_("Open the item"), link(request, "item", pk)))
         if not _has_token(request):
             why = _("You have signed in again since the page was shown: nothing was changed.")
             return _lost(request, site, 403, why, (_("Open the item"), link(request, "item", pk)))
@@ -74,6 +79,24 @@ def keeps_typed(guard: Callable[..., Any], view: Callable[..., HttpResponse]) ->
             return _lost(request, site, 404, why, (_("My desk"), link(request, "mine")))
 
     return kept
+
+
+def is_of_another_user(request: HttpRequest) -> bool:
+    """Whether the page from which it was sent was made for another one, who was signed in in this browser."""
+    return request.POST.get(SHOWN_TO, str(request.user.pk)) != str(request.user.pk)
+
+
+def by_its_user(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    """The view, which does nothing that was sent from a page of another user."""
+
+    @wraps(view)
+    def checked(request: HttpRequest, *args: Any, site: Any = None, **kwargs: Any) -> HttpResponse:
+        if request.method == "POST" and is_of_another_user(request):
+            why = _("Somebody else has signed in since the page was shown: nothing was changed.")
+            return _lost(request, site, 403, why, (_("My desk"), link(request, "mine")))
+        return view(request, *args, site=site, **kwargs)
+
+    return checked
 
 
 def _is_of_another_site(request: HttpRequest) -> bool:

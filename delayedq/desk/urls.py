@@ -12,7 +12,7 @@ from django.urls import path
 from django.views.decorators.csrf import csrf_protect
 
 from delayedq.desk import acts, item_pages, saved_views, views
-from delayedq.desk.typed import keeps_typed
+from delayedq.desk.typed import by_its_user, keeps_typed
 
 if TYPE_CHECKING:
     from django.urls import URLPattern
@@ -37,7 +37,8 @@ def pages(site: Any = None) -> list[URLPattern]:
         "present": ("<int:pk>/present/", item_pages.present),
         "act": ("<int:pk>/<slug:verb>/", item_pages.act),
     }
-    views_ = {name: guarded(view) for name, (_, view) in routes.items()} | {"act": keeps_typed(guarded, item_pages.act)}
+    views_ = {name: guarded(by_its_user(view)) for name, (_, view) in routes.items()}
+    views_["act"] = keeps_typed(guarded, by_its_user(item_pages.act))
     return [path(route, views_[name], {"site": site}, name=name) for name, (route, _) in routes.items()]
 
 

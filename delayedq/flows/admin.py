@@ -139,9 +139,10 @@ class FlowAdmin(AskingAdmin):
 
     def _act(self, flow: Flow, verb: str) -> Reply:
         if verb == "retry":
-            again = grouped(retry_flow(self.store, flow.pk))
-            told = _("Messages that run again: %(number)s.") % {"number": again}
-            return Reply(told, of=flow, recorded=f"Retry flow {flow.name} #{flow.pk}")
+            number = retry_flow(self.store, flow.pk)
+            told = _("Messages that run again: %(number)s.") % {"number": grouped(number)}
+            recorded = f"Retry flow {flow.name} #{flow.pk}, messages that run again: {number}"
+            return Reply(told, did=bool(number), of=flow, recorded=recorded)
         if cancel_flow(self.store, flow.pk):
             return Reply(_("The flow is cancelled."), of=flow, recorded=f"Cancel flow {flow.name} #{flow.pk}")
         return Reply(_("The flow had ended, or was cancelled before."), did=False, level=messages.WARNING)

@@ -135,6 +135,7 @@ class ChannelPages(AskingAdmin):
         ]
 
     def channels_view(self, request: HttpRequest) -> HttpResponse:
+        self.demand_view(request)
         now, asked, paused = self.store.now(), ChannelFilter(request.GET), paused_now(self.store)
         given = asked.cleaned_data if asked.is_valid() and all(map(is_storable, asked.cleaned_data.values())) else None
         found, name = None, (given or {}).get("q") or None

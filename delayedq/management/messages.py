@@ -20,13 +20,14 @@ from delayedq.management.selecting import (
     add_filters,
     ended_selection,
     live_selection,
+    position,
     unknown_name,
 )
 from delayedq.management.telling import add_json, as_json, plain, tell
 from delayedq.masking import shown
 from delayedq.models import FinishedMessage, Message, with_renewals
 from delayedq.operations import exporting
-from delayedq.operations.browsing import PAGE, find_ended, find_live
+from delayedq.operations.browsing import PAGE, find_ended, find_live, position_text
 from delayedq.operations.counting import Count
 from delayedq.operations.explain import explain
 from delayedq.operations.group_names import name_of
@@ -65,6 +66,7 @@ FILTERS = ("queue", "task", "state", "key", "search", "error", "group", "priorit
 
 def add_list(parser: ArgumentParser) -> None:
     add_filters(parser, FILTERS, (*LIVE_STATES, *OUTCOMES, ENDED))
+    parser.add_argument("--after", type=position, metavar="PLACE", help="Go on there: as an earlier list has said.")
     parser.add_argument("--limit", type=positive, default=PAGE, metavar="N", help=f"The first N messages ({PAGE}).")
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="For programs: JSON.")
@@ -97,7 +99,7 @@ def run_list(out: OutputWrapper, err: OutputWrapper, options: dict[str, Any]) ->
         console.print(tables.of_messages(told.titles, told.cells))
     out.write(_counted(told.number, len(told.rows)))
     if told.reached is not None:
-        further = f"{'--until' if _is_of_ended(options) else '--since'} {told.reached.isoformat()}"
+        further = f"--after {told.reached}"
         out.write(_("The look stopped at its bound. There may be more: go on with %(option)s.") % {"option": further})
 
 
@@ -119,10 +121,10 @@ def _counted(number: Count, rows: int) -> str:
 class Listed:
     """The rows of a list. `values`: what programs are told of each; `cells`: what people are.
 
-    `reached`: where the look stopped at its bound; None: it did not.
+    `reached`: where the look stopped at its bound, as --after takes it; None: it did not.
     """
 
-    def __init__(self, number: Count, rows: list[AnyMessage], reached: datetime | None, titles: list[str]) -> None:
+    def __init__(self, number: Count, rows: list[AnyMessage], reached: str | None, titles: list[str]) -> None:
         self.number, self.rows, self.reached, self.titles = number, rows, reached, titles
         self.values: list[dict[str, Any]] = []
         self.cells: list[list[str]] = []
@@ -130,8 +132,9 @@ class Listed:
 
 def _live(store: Store, options: dict[str, Any], now: datetime) -> Listed:
     selection, prefix = live_selection(options, now), options["key"]
-    first = live_list(store, selection, payload=prefix is None)
-    number = first.number
+    after = options["after"]
+    first = live_list(store, selection, after, payload=prefix is None)
+    number = first.number if after is None else live_list(store, selection, payload=prefix is None).number
     if prefix is not None and first.search is not None:  # a search also finds an id
         first.page.rows[:] = [one for one in first.page.rows if (one.key or "").startswith(prefix)]
         number = number if first.search.is_cut else Count(len(first.page.rows), exact=True)
@@ -153,9 +156,9 @@ def _ended(store: Store, options: dict[str, Any], now: datetime) -> Listed:
     selection = ended_selection(options, now)
     if options["search"] is not None:
         selection = selection.searching()
-    first = ended_list(store, selection)
-    number = first.number
-    if options["search"] is not None:
+    first = ended_list(store, selection, options["after"])
+    number = first.number if options["after"] is None else ended_list(store, selection).number
+    if options["search"] is not None and options["after"] is None:
         first.page.rows[:0] = first.by_id
         number = first.total
     found, reached = _first(first.page, lambda before: ended_list(store, selection, before).page, options["limit"])
@@ -174,7 +177,7 @@ def _ended(store: Store, options: dict[str, Any], now: datetime) -> Listed:
 
 def _first[Row: (Message, FinishedMessage)](
     page: Page[Row], following: Callable[[Any], Page[Row]], limit: int
-) -> tuple[list[Row], datetime | None]:
+) -> tuple[list[Row], str | None]:
     """The first rows of this page and of those that follow, each once; and where the look stopped at its bound.
 
     It goes no further then, as the page of the admin does not.
@@ -187,7 +190,8 @@ def _first[Row: (Message, FinishedMessage)](
             break
         page = following(page.after)
     is_cut = page.is_cut and page.after is not None and len(found) < limit
-    return list(found.values())[:limit], page.after.at if is_cut and isinstance(page.after, Position) else None
+    reached = position_text(page.after) if is_cut and isinstance(page.after, Position) else None
+    return list(found.values())[:limit], reached
 
 
 def _cells(one: AnyMessage, state: str, *others: str) -> list[str]:

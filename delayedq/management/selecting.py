@@ -18,7 +18,7 @@ from delayedq.core.edits import LATEST, later
 from delayedq.management.arguments import age
 from delayedq.management.queues import known_queues, near
 from delayedq.models import Outcome
-from delayedq.operations.browsing import EndedSelection, Selection, find_live, id_in
+from delayedq.operations.browsing import EndedSelection, Selection, find_live, id_in, position_in
 from delayedq.operations.group_names import fingerprint_of
 from delayedq.operations.wording import printable
 from delayedq.sql.states import MessageState
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from delayedq.backend import DelayedQBackend
     from delayedq.models import Message
     from delayedq.store.base import Store
+    from delayedq.store.operator import Position
 
 LIVE_STATES = tuple(state.value for state in MessageState)
 OUTCOMES = tuple(outcome.value for outcome in Outcome)
@@ -83,6 +84,13 @@ def key(text: str) -> str:
     if len(text) > KEY_LENGTH:
         raise ArgumentTypeError(f"a key has at most {KEY_LENGTH} characters")
     return storable(text)
+
+
+def position(text: str) -> Position:
+    """Where a list goes on, as `list` says it. Raises ArgumentTypeError."""
+    if (found := position_in(text)) is None:
+        raise ArgumentTypeError(f"{text!r} is no place where a list goes on: `list` says it as it stops")
+    return found
 
 
 def priority(text: str) -> int:

@@ -11,8 +11,9 @@ import re
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from delayedq.exceptions import CannotRun
 from delayedq.masking import masking_of, masks_anything
-from delayedq.operations.sending import by_name
+from delayedq.operations.sending import bound
 from delayedq.store.operator import as_json
 
 if TYPE_CHECKING:
@@ -48,8 +49,25 @@ class ArgumentText(NamedTuple):
         shown = payload if masking is None else masking.payload(payload)
         if self.name is None:
             return self.text in shown or as_json(self.text) in shown
-        arguments = by_name(kind, shown)
+        arguments = _named(kind, shown)
         return self.name in arguments and self.text in _written(arguments[self.name])
+
+
+def _named(kind: str, payload: str) -> dict[str, Any]:
+    """By name; of a task that this process does not know, only those that were given by name."""
+    try:
+        return bound(kind, payload)
+    except CannotRun:
+        call = _read(payload)
+        given = call.get("kwargs") if isinstance(call, dict) else None
+        return given if isinstance(given, dict) else {}
+
+
+def _read(payload: str) -> Any:
+    try:
+        return json.loads(payload)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _written(value: Any) -> set[str]:
@@ -78,7 +96,10 @@ class Look(NamedTuple):
 
 
 def that_show(rows: QuerySet[Any], positions: Sequence[Position], wanted: ArgumentText) -> Look:
-    """Look at the rows of these positions for LOOKED_FOR seconds, of which about BYTES are in memory at once."""
+    """Look at the rows of these positions for LOOKED_FOR seconds, of which about BYTES are in memory at once.
+
+    It stops at a row of a task without masked arguments: where it stops must not tell what others have.
+    """
     if not wanted.is_looked_at:
         return Look({*positions}, None)
     shown: set[Position] = set()
@@ -89,7 +110,9 @@ def that_show(rows: QuerySet[Any], positions: Sequence[Position], wanted: Argume
         ids = {id_ for id_, kind, payload in found if wanted.is_shown_in(kind, payload)}
         shown.update(one for one in some if one.id in ids)
         if first < len(positions) and monotonic() >= until:
-            return Look(shown, some[-1])
+            plain = {id_ for id_, kind, _ in found if masking_of(kind) is None}
+            if last := next((one for one in reversed(some) if one.id in plain), None):
+                return Look(shown, last)
         length = sum(len(payload) for _, _, payload in found) // max(len(found), 1)
         size = min(MOST_AT_ONCE, max(1, BYTES // max(length, 1)))
     return Look(shown, None)

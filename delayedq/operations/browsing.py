@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import batched
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections
 from django.db.models import Q
 from django.db.models.functions import Left
+from django.utils import timezone
 
 from delayedq.core.bounds import KEY_LENGTH, is_storable
 from delayedq.core.conditions import KeyRange
@@ -23,7 +25,6 @@ from delayedq.store.operator import FIRST, LAST, EndedQuery, KeysetPage, LiveQue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from datetime import datetime
 
     from django.db.models import Model, QuerySet
 
@@ -61,6 +62,36 @@ class KeyPosition(NamedTuple):
 
     key: str
     id: int
+
+
+# Positions in the URL, and in the shell
+
+
+def position_text(position: Position | KeyPosition) -> str:
+    if isinstance(position, KeyPosition):
+        return f"{position.id}~{position.key}"
+    return f"{position.at.isoformat()}~{position.id}"
+
+
+def key_position_in(text: str) -> KeyPosition | None:
+    """The position among keys that the text is, or None if it is none."""
+    id_, tilde, key = text.partition("~")
+    number = id_in(id_)
+    is_position = number is not None and bool(tilde) and len(key) <= KEY_LENGTH and is_storable(key)
+    return KeyPosition(key, number) if is_position and number is not None else None
+
+
+def position_in(text: str) -> Position | None:
+    """The position that the text is, or None if it is none."""
+    at, _, id_ = text.partition("~")
+    try:
+        moment = datetime.fromisoformat(at)
+        position = Position(moment, int(id_))
+    except ValueError:
+        return None
+    if not timezone.is_aware(moment) or not FIRST.at <= moment <= LAST.at:
+        return None
+    return position if 0 <= position.id < 2**63 else None
 
 
 class Page[Row](NamedTuple):
@@ -117,11 +148,12 @@ def _candidates(argument: ArgumentText | None, limit: int) -> int:
 def _shown(page: KeysetPage, rows: QuerySet[Any], argument: ArgumentText, limit: int) -> KeysetPage:
     """Of a page of candidates, those that show the argument: up to `limit`, after which it goes on."""
     look = that_show(rows, [*page.found, *page.beyond], argument)
+    if look.reached in page.found:
+        upto = page.found[: page.found.index(look.reached) + 1]
+        page = page._replace(found=upto, reached=look.reached, beyond=())
     found, beyond = ([one for one in positions if one in look.shown] for positions in (page.found, page.beyond))
     if len(found) > limit:
         return KeysetPage(found[:limit], found[limit - 1])
-    if look.reached in page.found:
-        return page._replace(found=found, reached=look.reached, beyond=())
     return page._replace(found=found, beyond=beyond)
 
 

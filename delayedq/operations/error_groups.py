@@ -70,12 +70,13 @@ class Order(StrEnum):
 
 
 class ErrorGroups(NamedTuple):
-    """`more`: how many follow. `is_cut`: more than KNOWN, some of which were not looked at."""
+    """`more`: how many follow. `is_cut`: more than KNOWN, some of which were not looked at. `known`: how many were."""
 
     groups: list[ErrorGroup]
     more: int
     is_cut: bool
     classes: list[str]
+    known: int = 0
 
 
 def error_groups(
@@ -113,7 +114,7 @@ def error_groups(
     classes = sorted({class_of(one.error) for one in newest.values()} - {""})
     page = found[skip : skip + SHOWN] if is_search else found
     more = max(0, len(found if is_search else extents) - skip - SHOWN)
-    return ErrorGroups(_described(stored, page, newest, sizes, now), more, len(extents) == KNOWN, classes)
+    return ErrorGroups(_described(stored, page, newest, sizes, now), more, len(extents) == KNOWN, classes, len(extents))
 
 
 def _sizes(stored: ErrorGroupStore, fingerprints: Sequence[int]) -> dict[int, Count]:

@@ -19,7 +19,7 @@ from delayedq.extras import is_about_an_extra, told
 from delayedq.models import FinishedMessage
 from delayedq.operations.archived import Found, Trouble
 from delayedq.pipeline.lake.paths import absolute
-from delayedq.pipeline.scheduled import LEFT_OVER, behind, failed_steps
+from delayedq.pipeline.scheduled import LEFT_OVER, troubles_of_steps
 from delayedq.store import default_store, store_for
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ def troubles(alias: str) -> list[Trouble]:
     batches = list(ArchiveBatch.objects.filter(old | Q(checksums__lost__gt=0)).order_by("number")[: 2 * MOST])
     lake = absolute(set_) if (set_ := get_settings().LAKE) else None
     left_over, elsewhere = [*_left_over(batches, now)], [*_elsewhere(lake)]
-    late = behind(alias, now, is_archive_told=bool(left_over or elsewhere))
-    return [*left_over, *_lost_rows(batches), *_found_by_check(lake), *elsewhere, *failed_steps(alias, now), *late]
+    of_steps = troubles_of_steps(alias, now, is_archive_told=bool(left_over or elsewhere))
+    return [*left_over, *_lost_rows(batches), *_found_by_check(lake), *elsewhere, *of_steps]
 
 
 def _left_over(batches: Sequence[ArchiveBatch], now: datetime) -> Iterator[Trouble]:

@@ -20,7 +20,7 @@ from delayedq.cron.beat import SETTINGS
 from delayedq.cron.definitions import read
 from delayedq.cron.operator import ScheduleSelection, page_of_schedules
 from delayedq.cron.reading import state_of
-from delayedq.models import CronTick, FinishedMessage, Message
+from delayedq.models import CronSchedule, CronTick, FinishedMessage, Message
 from delayedq.operations.archived import ScheduledStep, Trouble
 from delayedq.store import store_for
 
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from delayedq.cron.expressions import Schedule
     from delayedq.cron.operator import KnownSchedule
     from delayedq.pipeline.models import StepRun
+
+    #: Each schedule of a step, with the arguments of that.
+    KnownSteps = list[tuple[KnownSchedule, list[str]]]
 
 #: What schedules a step, and what runs it: `pipeline.tasks`, which is not imported here, as it needs a backend.
 SCHEDULED_BY, RUN_BY = "delayedq.pipeline.tasks.schedule_step", "delayedq.pipeline.tasks.run_step"
@@ -56,9 +59,13 @@ def key_of(arguments: Sequence[str]) -> str:
 
 def scheduled_steps(alias: str, now: datetime) -> list[ScheduledStep]:
     """Each schedule of a step, in the settings or the database, with the last run of that. Raises django.db.Error."""
+    return _with_runs(_known_steps(alias, now), now)
+
+
+def _with_runs(readable: KnownSteps, now: datetime) -> list[ScheduledStep]:
     from delayedq.pipeline.models import StepRun
 
-    if not (readable := _known_steps(alias, now)):
+    if not readable:
         return []
     runs = StepRun.objects.in_bulk([key_of(arguments) for _, arguments in readable])
     rows = Message.objects.filter(id__in=[run.message_id for run in runs.values()])
@@ -69,13 +76,16 @@ def scheduled_steps(alias: str, now: datetime) -> list[ScheduledStep]:
     return [_with_run(one, arguments, runs, states) for one, arguments in readable]
 
 
-def _known_steps(alias: str, now: datetime) -> list[tuple[KnownSchedule, list[str]]]:
+def _known_steps(alias: str, now: datetime) -> KnownSteps:
     """Each schedule of a step that can be read, with the arguments of that."""
     given: dict[str, Definition] = {}
     for name, one in get_settings().CRON.items():
         if isinstance(one, dict) and one.get("task") == SCHEDULED_BY:
             with suppress(ImproperlyConfigured):  # `check` tells
                 given[name] = read(name, one)
+    stored = CronSchedule.objects.using(alias).filter(owner=SETTINGS, definition__isnull=False)
+    if not given and not stored.exists():
+        return []
     chosen = ScheduleSelection(kind=SCHEDULED_BY)
     found = page_of_schedules(store_for(alias), given, now, count=MOST, selection=chosen).schedules
     readable = [(one, _arguments(one.definition)) for one in found if one.definition is not None]
@@ -100,14 +110,25 @@ def _arguments(definition: Definition) -> list[str]:
     return [str(one) for one in given] if names_one else []
 
 
-def failed_steps(alias: str, now: datetime) -> Iterator[Trouble]:
-    """Scheduled steps whose last run has failed, or was ended from outside, and that are not tried again now."""
-    from delayedq.pipeline.models import StepRun
+def troubles_of_steps(alias: str, now: datetime, *, is_archive_told: bool = False) -> Iterator[Trouble]:
+    """Scheduled steps that have failed, and those that do not do their work: nobody runs them, or they hang.
 
-    if not StepRun.objects.filter(succeeded=False).exists():
+    is_archive_told: what keeps the archive from its work is known, and is not told again.
+    """
+    if not (known := _known_steps(alias, now)):
         return
+    steps = _with_runs(known, now)
+    yield from _failed(steps)
+    late = _steps_behind(alias, now, steps) | ({} if is_archive_told else _archives_behind(known, now))
+    told = {step.schedule for step in steps if step.state == "failed"}
+    told |= {step.schedule for step in steps if is_archive_told and step.arguments[0] == "archive"}
+    yield from (trouble for name, trouble in late.items() if name not in told)
+
+
+def _failed(steps: Sequence[ScheduledStep]) -> Iterator[Trouble]:
+    """Those whose last run has failed, or was ended from outside, and that are not tried again now."""
     told: set[str] = set()
-    for step in scheduled_steps(alias, now):
+    for step in steps:
         key = key_of(step.arguments)
         if step.state != "failed" or step.following is None or key in told:
             continue
@@ -118,24 +139,14 @@ def failed_steps(alias: str, now: datetime) -> Iterator[Trouble]:
         yield Trouble("failed step", said, step.last, cure % {"task": RUN_BY})
 
 
-def behind(alias: str, now: datetime, *, is_archive_told: bool = False) -> Iterator[Trouble]:
-    """Scheduled steps that do not do their work: nobody runs them, or they hang. Not those whose last run has failed.
-
-    is_archive_told: what keeps the archive from its work is known, and is not told again.
-    """
-    steps = scheduled_steps(alias, now)
-    late = _steps_behind(alias, now, steps) | ({} if is_archive_told else _archives_behind(alias, now))
-    told = {step.schedule for step in steps if step.state == "failed"}
-    told |= {step.schedule for step in steps if is_archive_told and step.arguments[0] == "archive"}
-    yield from (trouble for name, trouble in late.items() if name not in told)
-
-
-def _archives_behind(alias: str, now: datetime) -> dict[str, Trouble]:
+def _archives_behind(known: KnownSteps, now: datetime) -> dict[str, Trouble]:
     """By the schedule: history that should be in the lake, which the archives of two ticks have not moved."""
     from delayedq.pipeline.models import ArchiveBatch
 
+    if not (schedules := _archives(known)):
+        return {}
     oldest = FinishedMessage.objects.order_by("finished_at").values_list("finished_at", flat=True).first()
-    if oldest is None or not (schedules := _archives(alias, now)):
+    if oldest is None:
         return {}
     moved = ArchiveBatch.objects.filter(state="deleted").aggregate(last=Max("deleted_at"))["last"]
     due = oldest + get_settings().ARCHIVE_AFTER
@@ -160,12 +171,12 @@ def _missed(schedule: Schedule, since: datetime, now: datetime) -> datetime | No
     return missed[0] if len(missed) == TICKS and missed[-1] <= now - LEFT_OVER else None
 
 
-def _archives(alias: str, now: datetime) -> dict[str, Schedule]:
+def _archives(known: KnownSteps) -> dict[str, Schedule]:
     """By its name, each schedule that archives by age, unless it is disabled."""
     return {
-        known.name: known.definition.schedule
-        for known, arguments in _known_steps(alias, now)
-        if known.definition is not None and known.following is not None and _is_archive_by_age(arguments)
+        one.name: one.definition.schedule
+        for one, arguments in known
+        if one.definition is not None and one.following is not None and _is_archive_by_age(arguments)
     }
 
 

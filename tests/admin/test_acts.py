@@ -65,7 +65,7 @@ def test_what_was_done_to_a_flow_and_a_schedule_names_it(operator, store, some):
     assert [edit.description for edit in Edit.objects.order_by("id")] == [
         "Run schedule report now",
         f"Cancel flow import #{flow.id}",
-        f"Retry flow import #{flow.id}",
+        f"Retry flow import #{flow.id}, messages that run again: 1",
     ]
 
 

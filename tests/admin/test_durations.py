@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from django.test.utils import CaptureQueriesContext
+
 from delayedq.operations import counting
 from tests.admin.given import text_of
 from tests.operations.test_durations import ended, stored_as_of_now
@@ -19,13 +21,21 @@ def test_the_slowest_tasks_come_first_with_units(operator, store):
     assert "0 250 ms 250 ms 2 s 2 s 2 s" in text
 
 
-def test_the_slowest_is_shown_however_rarely_it_runs(operator, store):
+def test_the_slowest_is_shown_however_rarely_it_runs_and_all_can_be_reached(operator, store):
     rows = [ended(2 * n, 0.1, 1, kind=f"tests.often{n // 2:02}") for n in range(120)]
     rows.append(ended(1, 0.1, 600, kind="tests.rarely"))
+    rows += [ended(2 * n + 1, 0.1, 0.5 if n < 397 else 900, kind="tests.mostly") for n in range(200, 400)]
     stored_as_of_now(store, rows)
     text = text_of(operator.get(DURATIONS, {"span": "day"}))
     assert text.index("tests.rarely") < text.index("tests.often")
-    assert "These are the 50 slowest of 61." in text
+    found, address = [], {"span": "day", "sort": "longest"}
+    while address is not None:
+        (tasks, _queues) = operator.get(DURATIONS, address).context["tables"]
+        found += [row.name for row in tasks.rows]
+        address = address | {"after_kind": tasks.pages["next"]} if tasks.pages["next"] else None
+    assert found[:2] == ["tests.mostly", "tests.rarely"]
+    assert sorted(found) == ["tests.mostly", *(f"tests.often{n:02}" for n in range(60)), "tests.rarely"]
+    assert operator.get(DURATIONS, {"sort": "x", "after_kind": "x"}).status_code == 200
 
 
 def test_of_a_sample_the_pages_say_what_it_may_lack_and_more_is_read_on_request(operator, store, monkeypatch):
@@ -36,7 +46,7 @@ def test_of_a_sample_the_pages_say_what_it_may_lack_and_more_is_read_on_request(
     of_task = operator.get("/admin/delayedq/dashboard/task/", {"name": "tests.often"})
     for page in (usual, of_task):
         assert "What runs rarely may be missing, and the longest run is that of the sample." in text_of(page)
-        assert "?span=hour&amp;thorough" in page.content.decode()
+        assert "?span=hour&amp;thorough=on" in page.content.decode()
     text = text_of(operator.get(f"{DURATIONS}?span=hour&thorough"))
     assert "may be missing" not in text
     assert text.index("tests.rarely") < text.index("tests.often")
@@ -56,6 +66,9 @@ def test_nothing_ended(operator):
     assert "Nothing ended in this time." in text_of(operator.get(DURATIONS))
 
 
-def test_who_may_not_see_the_dashboard_is_refused(member):
-    assert member().get(DURATIONS).status_code == 403
+def test_who_may_not_see_the_dashboard_is_refused(member, store, connection):
+    client = member()
+    with CaptureQueriesContext(connection) as asked:
+        assert client.get(f"{DURATIONS}?span=week&thorough=on").status_code == 403
+    assert not [one for one in asked if "delayedq_" in one["sql"]]
     assert member("view_dashboard", name="eve").get(DURATIONS).status_code == 200

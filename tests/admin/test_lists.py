@@ -127,6 +127,8 @@ def test_a_tab_keeps_the_filters_that_its_list_has(operator, states):
     assert urls["Dead letters"] == f"{HISTORY}?outcome=failed&{kept}"
     assert keys_on(operator.get(urls["Due"])) == ["due-0", "due-1"]
     assert keys_on(operator.get(urls["Scheduled"])) == []
+    narrowed = operator.get(MESSAGES, {"queue": "mail"}).context["tabs"]
+    assert {tab.number for tab in narrowed} == {""}  # the numbers are of all messages
 
 
 def test_a_tab_beside_the_history_keeps_what_live_messages_have(operator, states):

@@ -92,9 +92,11 @@ def test_the_value_of_an_argument_is_found_by_its_name(operator, store):
     for key, payload in {"a": call(17, 4), "b": call(4, 17), "c": call(4, gate=17), "d": call(170, gate=4)}.items():
         offer(store, key, payload, kind=kind)
     offer(store, "e", call(17, 4), kind="unknown.task")
+    offer(store, "f", call(17, gate="known"), kind="unknown.task")  # of which the names that were given are known
+    assert keys_on(operator.get(MESSAGES, {"q": "args.gate:known"})) == ["f"]
     assert keys_on(operator.get(MESSAGES, {"q": "args.gate:17"})) == ["b", "c"]
     assert keys_on(operator.get(MESSAGES, {"q": "args.flight_id:17"})) == ["a"]
-    assert keys_on(operator.get(MESSAGES, {"q": "args:17"})) == ["a", "b", "c", "d", "e"]
+    assert keys_on(operator.get(MESSAGES, {"q": "args:17"})) == ["a", "b", "c", "d", "e", "f"]
     assert "Messages whose argument gate is “17”." in text_of(operator.get(MESSAGES, {"q": "args.gate:17"}))
     assert keys_on(operator.get(MESSAGES, {"q": "args.gate:17", "kind": "unknown.task"})) == []
 
@@ -148,7 +150,9 @@ def test_what_is_masked_is_neither_found_nor_confirmed(operator, member, store, 
 
 
 @pytest.mark.parametrize("url", [MESSAGES, HISTORY])
-def test_how_far_a_page_comes_does_not_tell_of_what_is_masked(operator, store, url):
+@pytest.mark.parametrize("seconds", [0.0, 60.0])
+def test_how_far_a_page_comes_does_not_tell_of_what_is_masked(operator, store, monkeypatch, url, seconds):
+    monkeypatch.setattr(argument_search, "LOOKED_FOR", seconds)
     kind, payload = tasks.pay.module_path, call(17, token="tok_4c11e9")
     store.offer_many([message(f"{number}", payload, kind=kind) for number in range(1_100)])
     FinishedMessage.objects.bulk_create([_ended(n, f"{n}", kind=kind, payload=payload) for n in range(1_100)])

@@ -235,3 +235,24 @@ def test_a_project_without_the_middleware_is_protected_all_the_same(verb, settin
     assert client.post(f"/desk/{item.pk}/{verb}/", sent).status_code == 403
     sent["csrfmiddlewaretoken"] = token_of(client.get(f"/desk/{item.pk}/").content.decode())
     assert client.post(f"/desk/{item.pk}/{verb}/", sent).status_code == 302
+
+
+@pytest.mark.parametrize("base", BASES.values(), ids=BASES)
+def test_what_was_sent_from_a_page_of_another_user_is_not_done(base):
+    """Somebody else has signed in in another tab of the browser, whose token the page has taken."""
+    ann, bob = person("ann", *ALL, superuser=True), person("bob", *ALL, superuser=True)
+    item, client = opened(), Client()
+    client.force_login(ann)
+    page = client.get(f"{base}{item.pk}/").content.decode()
+    assert f'name="dq-user" value="{ann.pk}"' in page
+    client.force_login(bob)
+    for verb, sent in (("comment", {"text": TYPED}), ("take", {})):
+        answer = client.post(f"{base}{item.pk}/{verb}/", {"dq-user": f"{ann.pk}", **sent})
+        assert answer.status_code == 403
+        assert "Somebody else has signed in" in answer.content.decode()
+        assert (SHOWN in answer.content.decode()) is bool(sent)
+    answer = client.post(f"{base}team/deal/", {"dq-user": f"{ann.pk}", "queue": QUEUE, "deal": "round_robin"})
+    assert answer.status_code == 403
+    item.refresh_from_db()
+    assert (item.holder, Comment.objects.exists()) == (None, False)
+    assert client.post(f"{base}{item.pk}/comment/", {"dq-user": f"{bob.pk}", "text": TYPED}).status_code == 302

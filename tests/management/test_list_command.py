@@ -14,6 +14,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from delayedq.management.telling import Exit
 from delayedq.models import FinishedMessage, Message
 from delayedq.operations import browsing
 from delayedq.operations.group_names import name_of
@@ -182,11 +183,24 @@ def test_a_look_stops_at_its_bound_and_says_where_it_goes_on(store, monkeypatch)
     rare = [offer(store, f"{n}", seconds=n - 500, kind="tests.rare" if n % 100 == 99 else KIND) for n in range(300)]
     listed = told("list", "--task", "tests.rare")
     assert listed["reached"] is not None
-    assert "go on with --since" in said("list", "--task", "tests.rare")
+    assert f"go on with --after {listed['reached']}" in said("list", "--task", "tests.rare")
     found = [row["id"] for row in listed["messages"]]
     while listed["reached"]:
-        listed = told("list", "--task", "tests.rare", "--since", listed["reached"])
+        listed = told("list", "--task", "tests.rare", "--after", listed["reached"])
         found += [row["id"] for row in listed["messages"]]
+    assert sorted(set(found)) == rare[99::100]
+    assert shell("list", "--after", "tomorrow") == ("", Exit.FAILED)
+
+
+def test_a_look_goes_on_where_many_are_due_at_one_moment(store, monkeypatch):
+    monkeypatch.setattr(browsing, "DEPTH", 60)
+    rare = [offer(store, f"{n}", kind="tests.rare" if n % 100 == 99 else KIND) for n in range(300)]
+    Message.objects.update(scheduled_at=store.now() - timedelta(hours=1))
+    found, listed = [], told("list", "--task", "tests.rare")
+    while listed["reached"]:
+        found += [row["id"] for row in listed["messages"]]
+        listed = told("list", "--task", "tests.rare", "--after", listed["reached"])
+    found += [row["id"] for row in listed["messages"]]
     assert sorted(set(found)) == rare[99::100]
 
 
