@@ -271,11 +271,17 @@ class Archiving:
             return None
         with self._held() as batch:
             lake = self._lake = Lake(self._spark, batch.lake, self._staging)
-            if batch.state == ArchiveState.DELETING:
+            if self._has_deleted(batch):
                 return self._give_up_files(batch, lake)
             self._withdraw(batch, lake)
             self._record(batch, state=ArchiveState.ABANDONED, is_open=None)
             return GivenUp(batch)
+
+    def _has_deleted(self, batch: ArchiveBatch) -> bool:
+        """May rows of it be gone from the table? Those of a verified batch may be, as by a pruning."""
+        if batch.state != ArchiveState.VERIFIED:
+            return batch.state == ArchiveState.DELETING
+        return FinishedMessage.objects.filter(finished_at__lt=batch.cutoff).count() < (batch.row_count or 0)
 
     def _withdraw(self, batch: ArchiveBatch, lake: Lake) -> None:
         """All rows are in the table. Files that are published and can be read stay; the others are withdrawn, or no
