@@ -67,8 +67,7 @@ def keeps_typed(guard: Callable[..., Any], view: Callable[..., HttpResponse]) ->
             why, url = _("You are signed out: nothing was changed."), _login(request, pk, site)
             return _lost(request, site, 403, why, (_("Sign in"), url))
         if is_of_another_user(request):
-            why = _("Somebody else has signed in since the page was shown: nothing was changed.")
-            return _lost(request, site, 403, why, (_("Open the item"), link(request, "item", pk)))
+            return _of_another_user(request, site, (_("Open the item"), link(request, "item", pk)))
         if not _has_token(request):
             why = _("You have signed in again since the page was shown: nothing was changed.")
             return _lost(request, site, 403, why, (_("Open the item"), link(request, "item", pk)))
@@ -92,11 +91,15 @@ def by_its_user(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse
     @wraps(view)
     def checked(request: HttpRequest, *args: Any, site: Any = None, **kwargs: Any) -> HttpResponse:
         if request.method == "POST" and is_of_another_user(request):
-            why = _("Somebody else has signed in since the page was shown: nothing was changed.")
-            return _lost(request, site, 403, why, (_("My desk"), link(request, "mine")))
+            return _of_another_user(request, site, (_("My desk"), link(request, "mine")))
         return view(request, *args, site=site, **kwargs)
 
     return checked
+
+
+def _of_another_user(request: HttpRequest, site: Any, further: tuple[str, str]) -> HttpResponse:
+    why = _("Somebody else has signed in since the page was shown: nothing was changed.")
+    return _lost(request, site, 403, why, further)
 
 
 def _is_of_another_site(request: HttpRequest) -> bool:
