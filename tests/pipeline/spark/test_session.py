@@ -94,6 +94,7 @@ REFERENCE = Path(__file__).parents[3] / "docs" / "pipeline-reference.md"
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_java_takes_its_classes_from_an_archive_as_the_reference_says(java, python, tmp_path):
     """They are told apart from those of JARs by Java's log."""
     make, use = re.findall(r'^export SPARK_SUBMIT_OPTS="(.+)"$', REFERENCE.read_text(), re.MULTILINE)
