@@ -109,13 +109,10 @@ class Producer:
         self._stored([uid], [int(task.enqueue(uid, *more).id)])
 
     def _rude(self) -> None:
-        task, how = self._random.choice(
-            [
-                *((tasks.rude, [name]) for name in RUDE),
-                *((tasks.rude_async, [name]) for name in RUDE_ASYNC),
-                (tasks.uncommitted, []),
-            ]
-        )
+        ways: list[tuple[Task[..., Any], list[str]]] = [(tasks.uncommitted, [])]
+        ways += [(tasks.rude, [how]) for how in RUDE]
+        ways += [(tasks.rude_async, [how]) for how in RUDE_ASYNC]
+        task, how = self._random.choice(ways)
         self._one(task, *how)
 
     def _line_up(self) -> None:
