@@ -195,29 +195,46 @@ def _served(what: str, directory: str, install: list[str], server: list[str]) ->
         process.communicate()
 
 
-@contextmanager
-def pgbouncer_socket(postgresql: str) -> Iterator[str]:
-    """The directory of the socket of PgBouncer as docs/deploy has it, with 5 connections to this server."""
-    user = "postgres"
-    with tempfile.TemporaryDirectory(prefix="pgb-", ignore_cleanup_errors=True) as directory:
-        Path(directory).chmod(0o777)
-        Path(directory, "users").write_text(f'"{user}" ""')
-        Path(directory, "ini").write_text(_pgbouncer_ini(postgresql=postgresql, directory=directory))
+class PgBouncer:
+    """PgBouncer as docs/deploy has it, with 5 connections to this server; its socket is in `directory`."""
+
+    def __init__(self, postgresql: str, directory: str) -> None:
+        self._directory = Path(directory)
+        self._directory.chmod(0o777)
+        (self._directory / "users").write_text(f'"{USER}" ""')
+        (self._directory / "ini").write_text(_pgbouncer_ini(postgresql=postgresql, directory=directory))
         # It does not run as root: take the user who may reach the socket of the server.
-        account = ["-u", Path(postgresql).owner()] if os.getuid() == 0 else []
-        log = Path(directory, "log")
-        with log.open("wb") as output:
+        self._account = ["-u", Path(postgresql).owner()] if os.getuid() == 0 else []
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Raises NoServer."""
+        socket, log = self._directory / ".s.PGSQL.6432", self._directory / "log"
+        socket.unlink(missing_ok=True)  # of one that was killed
+        with log.open("ab") as output:
             try:
-                command = [_program("pgbouncer"), "-q", *account, f"{directory}/ini"]
-                process = subprocess.Popen(command, stdout=output, stderr=output)
+                command = [_program("pgbouncer"), "-q", *self._account, f"{self._directory}/ini"]
+                self._process = subprocess.Popen(command, stdout=output, stderr=output)
             except OSError as error:
                 raise NoServer(f"PgBouncer did not start: {error}") from error
+        _wait_for("PgBouncer", socket, log)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+@contextmanager
+def pgbouncer_socket(postgresql: str) -> Iterator[str]:
+    """The directory of the socket of a PgBouncer before this server, until the end of the block."""
+    with tempfile.TemporaryDirectory(prefix="pgb-", ignore_cleanup_errors=True) as directory:
+        pooler = PgBouncer(postgresql, directory)
         try:
-            _wait_for("PgBouncer", Path(directory, ".s.PGSQL.6432"), log)
+            pooler.start()
             yield directory
         finally:
-            process.kill()
-            process.wait()
+            pooler.kill()
 
 
 def _pgbouncer_ini(**places: str) -> str:

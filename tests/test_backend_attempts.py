@@ -185,6 +185,21 @@ def test_a_task_finishes_once(store, sent, error, statuses):
     assert [status for _, status, _ in sent] == statuses
 
 
+class UnformattedError(Exception):
+    @property
+    def __traceback__(self):
+        raise RuntimeError("Nobody can look into it.")
+
+
+def test_an_error_whose_traceback_can_not_be_formatted_ends_its_attempt(store):
+    result = play(raising(UnformattedError("no fuel")), task=tasks.play.using(max_attempts=1))
+    work(store)
+    result.refresh()
+    assert result.status == "FAILED"
+    assert result.errors[0].message == "no fuel"
+    assert result.errors[0].traceback.endswith("UnformattedError: <its traceback can't be printed>\n")
+
+
 UNSTARTED = {
     "unknown task": ({"kind": "no.such.task"}, "delayedq.exceptions.UnknownTask", 0),
     "arguments that no longer fit": ({"payload": '{"args":[]}'}, "delayedq.exceptions.ArgumentsMismatch", 1),

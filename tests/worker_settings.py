@@ -23,6 +23,12 @@ if "PROXY" in os.environ:  # host and port of a proxy, or its socket
         DATABASES["default"]["HOST"], DATABASES["default"]["PORT"] = os.environ["PROXY"].split(":")
 if pool := json.loads(os.environ.get("POOL", "null")):
     DATABASES["default"]["OPTIONS"]["pool"] = pool
+if "ISOLATION" in os.environ:  # also that of statements without a transaction
+    level = os.environ["ISOLATION"]
+    DATABASES["default"]["OPTIONS"] |= {
+        "isolation_level": {"repeatable read": 3, "serializable": 4}[level],  # as psycopg numbers them
+        "options": f"-c default_transaction_isolation={level.replace(' ', r'\ ')}",
+    }
 if "SECOND_DATABASE_URL" in os.environ:  # that of a second backend
     DATABASES["second"] = environ.Env().db_url("SECOND_DATABASE_URL")
     TASKS |= {"second": {**TASKS["default"], "OPTIONS": {"DATABASE": "second"}}}  # noqa: F405

@@ -260,7 +260,11 @@ def chain_of(error: BaseException, mask: Callable[[str], str] = str) -> list[str
 
 
 def trace_of(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error))
+    """Its traceback; without one if that can't be formatted, as of errors that are nested too deep."""
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception:  # noqa: BLE001 - what a user's exception has may raise anything
+        return f"{path_of(error)}: <its traceback can't be printed>\n"
 
 
 def text_of(error: object, mask: Callable[[str], str] = str) -> str:

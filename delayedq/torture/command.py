@@ -18,6 +18,7 @@ from delayedq.management.backends import chosen_store
 from delayedq.management.telling import add_json, tell
 from delayedq.models import Message, Worker
 from delayedq.operations.workers import is_alive
+from delayedq.store.connecting import use_worker_connections
 from delayedq.torture.audit import BACKEND, KINDS
 from delayedq.torture.faults import faults_of
 
@@ -72,6 +73,7 @@ def run_torture(out: OutputWrapper, options: dict[str, Any]) -> None:
     folder: Path | None = options["folder"]
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
+    use_worker_connections()  # a pool would lend this process what a fault has ended
     plan = Plan(
         os.environ[BACKEND],
         seed,

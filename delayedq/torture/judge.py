@@ -138,6 +138,7 @@ def judge(history: History, rules: Rules) -> list[Violation]:
         *no_overlap(history),
         *ended_by_its_last(history),
         *attempts(history, rules),
+        *as_intended(history),
         *not_before_due(history),
         *in_order_of_key(history),
         *ticks(history),
@@ -232,12 +233,30 @@ def attempts(history: History, rules: Rules) -> Iterator[Violation]:
 _IN_FLIGHT = 8
 
 
-def not_before_due(history: History) -> Iterator[Violation]:
-    """I6: none was claimed before it was due, both by the database's clock."""
+def as_intended(history: History) -> Iterator[Violation]:
+    """I14: what ruins its process in each attempt ends as a dead letter; what ran beside it, or after it, does not."""
     for row in history.ended.values():
-        if row.started_at is not None and row.started_at < row.scheduled_at:
+        if (row.outcome == "failed") != (row.kind in {"poison", "doomed"}):
+            said = f"message {row.id} ({row.kind}) has {row.outcome}"
+            yield Violation("poison ends alone", said, history.about(row.id))
+
+
+def not_before_due(history: History) -> Iterator[Violation]:
+    """I6: none was claimed before it was due, both by the database's clock.
+
+    When an attempt began is reckoned back from its end: that seems to be sooner if this clock was set back meanwhile.
+    """
+    for row in history.ended.values():
+        if row.started_at is not None and row.started_at + _set_back(history, row) < row.scheduled_at:
             times = f"due at {row.scheduled_at.isoformat()} and started at {row.started_at.isoformat()}"
             yield Violation("not before it is due", f"message {row.id} was {times}", history.about(row.id))
+
+
+def _set_back(history: History, row: Ended) -> timedelta:
+    """By how much the database's clock was set back, at most, after this message was claimed."""
+    first = min((run.began for run in history.runs_of[row.id]), default=0)
+    back = [event.about[0] for event in history.by_what["set back"] if event.at > first - AWAKE]
+    return timedelta(seconds=max(back, default=0))
 
 
 def in_order_of_key(history: History) -> Iterator[Violation]:

@@ -18,6 +18,7 @@ from delayedq import Call, group
 from delayedq.store import store_for
 from delayedq.torture import tasks
 from delayedq.torture.audit import write
+from delayedq.torture.poisons import DEADLY, RUDE, RUDE_ASYNC
 from delayedq.worker.silence import Silence
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 #: Rounds in a second, and how many keys each producer has, so that no other one replaces what it stored.
 ROUNDS, KEYS = 20, 40
 #: Where the single ones are made in one of so many rounds.
-FLOW_EVERY, POISON_EVERY = 10, 400
+FLOW_EVERY, RUDE_EVERY, POISON_EVERY = 10, 20, 400
 #: Seconds for which it waits for an answer, unless ANSWER_WITHIN says how long workers do.
 SILENT = 10.0
 TENANTS = ("ann", "bob", "cem", "dia")
@@ -74,7 +75,9 @@ class Producer:
         if number % FLOW_EVERY == 0:
             work.append(self._flow)
         if number % POISON_EVERY == POISON_EVERY // 4:
-            work.append(lambda: self._one(tasks.poison))
+            work.append(lambda: self._one(tasks.poison, self._random.choice([*DEADLY])))
+        if number % RUDE_EVERY == 0:
+            work.append(self._rude)
         for one in work:
             self._try(one)
 
@@ -100,10 +103,17 @@ class Producer:
         stored = task.using(priority=priority).enqueue_many([((uid,), {}) for uid in uids])
         self._stored(uids, [int(one.id or 0) for one in stored])
 
-    def _one(self, task: Task[..., Any]) -> None:
+    def _one(self, task: Task[..., Any], *more: str) -> None:
         [uid] = self._uids(task, 1)
         write("asked", uid)
-        self._stored([uid], [int(task.enqueue(uid).id)])
+        self._stored([uid], [int(task.enqueue(uid, *more).id)])
+
+    def _rude(self) -> None:
+        ways: list[tuple[Task[..., Any], list[str]]] = [(tasks.uncommitted, [])]
+        ways += [(tasks.rude, [how]) for how in RUDE]
+        ways += [(tasks.rude_async, [how]) for how in RUDE_ASYNC]
+        task, how = self._random.choice(ways)
+        self._one(task, *how)
 
     def _line_up(self) -> None:
         [uid] = self._uids(tasks.lined_up, 1)

@@ -10,8 +10,12 @@ from datetime import timedelta
 from threading import get_native_id
 from typing import TYPE_CHECKING, Any
 
+from django.db import transaction
+
 from delayedq import Limit, current_message, task
+from delayedq.store import served_store
 from delayedq.torture.audit import BACKEND, KINDS, write
+from delayedq.torture.poisons import DEADLY, RUDE, RUDE_ASYNC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -174,9 +178,35 @@ def tick() -> None:
 
 
 @task(**(_options | {"max_attempts": FEW}))
-def poison(uid: str) -> None:
-    """Kills its process."""
+def poison(uid: str, how: str) -> None:
+    """Ruins its process in each attempt: `how` is one of `poisons.DEADLY`."""
     message = current_message()
     write("began", message.id, message.claimed.token, message.attempt, "poison", uid, None, get_native_id())
     write("killed", "by a message")
-    os._exit(1)
+    DEADLY[how]()
+
+
+@task(**_options)
+def rude(uid: str, how: str) -> list[Any]:
+    """Leaves behind what is none of its business: `how` is one of `poisons.RUDE`. It fails once at most."""
+    with written(uid):
+        RUDE[how]()
+    return _result(uid)
+
+
+@task(**_options)
+async def rude_async(uid: str, how: str) -> list[Any]:
+    """The same in the event loop: `how` is one of `poisons.RUDE_ASYNC`."""
+    with written(uid):
+        await RUDE_ASYNC[how]()
+    return _result(uid)
+
+
+@task(**_options)
+def uncommitted(uid: str) -> list[Any]:
+    """Stores a message in a transaction that it leaves open: that message must not run."""
+    with written(uid):
+        transaction.set_autocommit(False, using=served_store().alias)
+        write("undone", f"plain/{uid}")
+        plain.enqueue(f"plain/{uid}")
+    return _result(uid)

@@ -36,6 +36,7 @@ from delayedq.worker.outage import Outage
 from delayedq.worker.poller import Poller
 from delayedq.worker.pool import ASYNC_LIMIT, FLUSH, Pool
 from delayedq.worker.shared_leases import ClaimTimes, SharedLeases, lease_clock
+from delayedq.worker.shortage import shortage
 from delayedq.worker.silence import Silence
 from delayedq.worker.store_thread import RoundTrip, StoreThread
 from delayedq.worker.tally import Tally
@@ -212,6 +213,9 @@ LONGEST_PAUSE = 3.0
 #: What was claimed ahead is given back if nothing was started or ended for 1 s.
 STALL = 1.0
 
+#: Seconds between two looks whether the process has memory and file descriptors left.
+LOOK_EVERY = 1.0
+
 #: Wait at most 5 ms for the store thread to send its statement before unpacking holds the GIL (+20 % throughput).
 HEAD_START = 0.005
 
@@ -257,7 +261,8 @@ class Loop:
         self._busy_until, self._claimed, self._progress = 0.0, 0, time.monotonic()
         self._scans_when_quiet: int | None = None
         self._stop_by = float("inf")
-        self._stuck = False
+        self._stuck = self._is_short = False
+        self._look_at = 0.0
         self._tally, self._lines = Tally(options.tallies, store.alias), TaskLines(wanted=options.lines)
 
     def _serves(self, queue: str) -> bool:
@@ -321,6 +326,8 @@ class Loop:
             asked = self._leases.asked
             logger.info("Worker %s ends: an operator asked to %s it.", self.name, asked, extra={"pid": os.getpid()})
             self.stop()
+        self._leave_if_short()
+        self._check_threads()
         lost = self._pool.find_lost(get_settings().HUNG_AFTER.total_seconds())
         self._leases.report(lost_threads=len(lost), deaf=self._poller.deaf, away=self._outage.is_on)
         self._tally.state(self._pool, self._in_flight.held, self._silence.abandoned)
@@ -330,6 +337,23 @@ class Loop:
                 extra={"pid": os.getpid(), "message_ids": [attempt.id for attempt in lost]},
             )  # fmt: skip
             self.stop()
+
+    def _check_threads(self) -> None:
+        """Without one of these nothing would be claimed any more, and nobody would notice."""
+        for thread in (self._poller, self._silence, self._beat):
+            if thread is not None and not thread.is_alive():
+                raise RuntimeError(f"The thread {thread.name} of this worker has ended.")
+
+    def _leave_if_short(self) -> None:
+        """A process in which every task would fail claims no more, and ends when what it runs has ended."""
+        if self._is_short or time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + LOOK_EVERY
+        if what := shortage():
+            self._is_short = True
+            logger.error(
+                "Worker %s is replaced: its process has no %s left.", self.name, what, extra={"pid": os.getpid()}
+            )
 
     # When to end
 
@@ -347,11 +371,13 @@ class Loop:
 
     @property
     def exhausted(self) -> bool:
-        """True if it has claimed as many messages as it may (`max_tasks`)."""
+        """True if it has claimed as many messages as it may (`max_tasks`), or lacks what tasks need."""
         return self._left() == 0
 
     def _left(self) -> int:
         """How many more messages this process may claim; at least BATCH means no limit."""
+        if self._is_short:
+            return 0
         return BATCH if self._options.max_tasks is None else self._options.max_tasks - self._claimed
 
     def _drained(self) -> bool:
@@ -508,7 +534,7 @@ class Loop:
                     self._poller.ask_to_scan()
 
     def _give_back_stalled(self) -> None:
-        if self._stopping or time.monotonic() - self._progress > STALL:
+        if self._stopping or self._is_short or time.monotonic() - self._progress > STALL:
             back = self._in_flight.take_back()
             if back:
                 self._prefetch.stalled()

@@ -13,9 +13,10 @@ from contextvars import Context
 from functools import partial
 from math import inf
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import WeakSet
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import SyncToAsync, sync_to_async
 from django.db import Error, InterfaceError, OperationalError, close_old_connections, connections
 
 from delayedq.core.lifecycle import NotStarted, Raised
@@ -211,7 +212,10 @@ class Pool:
         wait = self._wait("what is asked beside a task")
         while (attempt := self._next()) is not None:
             # What it sets in its context (its language, time zone, decimals, any ContextVar) ends with it.
-            result = Context().run(self._run, attempt, wait)
+            try:
+                result = Context().run(self._run, attempt, wait)
+            except BaseException as error:  # noqa: BLE001  of what judges an error, as without memory: the thread goes on
+                result = _failed(attempt, error)
             if isinstance(result.error, OperationalError):
                 self._note_lack(connections.all(initialized_only=True))
             try:
@@ -308,6 +312,7 @@ class Coroutines:
         self._opened: Mapping[BaseDatabaseWrapper, object] = {}
         self._thread = threading.Thread(target=self._run, name="delayedq-async", daemon=True)
         self._thread.start()
+        _coroutines.add(self)
 
     def submit(self, attempt: Attempt) -> None:
         """Wake the event loop, which takes a system call, once for all that it has not begun."""
@@ -323,21 +328,43 @@ class Coroutines:
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.get_loop().run_forever()
+            loop = runner.get_loop()
+            self._serve(loop)
             while not self._is_stopping:
-                self._tell_stopped()
-                runner.get_loop().run_forever()
+                self._serve(loop)
             runner.run(sync_to_async(connections.close_all)())
 
-    def _tell_stopped(self) -> None:
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Until somebody stops it. What asyncio lets end it, in a task or callback beside those of messages, has
+        nothing to do with the others.
+        """
+        what = "called loop.stop() on"
+        try:
+            loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as error:
+            what = f"raised {type(error).__name__}, outside of its own coroutine, in"
+        if not self._is_stopping:
+            self._tell_stopped(what)
+
+    def _tell_stopped(self, what: str) -> None:
         """Once for the same tasks: one that stops it again and again would fill the log."""
         kinds = {attempt.kind for attempt in self._tasks.values()}
         if not kinds <= self._suspected:
             self._suspected |= kinds
             logger.warning(
-                "A task has called loop.stop() on the event loop of all async tasks, which goes on. Running: %s.",
-                ", ".join(sorted(kinds)), extra={"pid": os.getpid()},
+                "A task has %s the event loop of all async tasks, which goes on. Running: %s.",
+                what, ", ".join(sorted(kinds)), extra={"pid": os.getpid()},
             )  # fmt: skip
+
+    def leave_clone(self) -> None:
+        """In a process that was forked just now: it ends when the task that forked gives way to others, in the event
+        loop or in the thread of the ORM. They go on in its parent.
+        """
+        thread = threading.get_ident()
+        if thread == self._thread.ident and hasattr(self._loop, "_ready"):  # that of a library may have none
+            self._loop._ready.appendleft(asyncio.Handle(_end_clone, (), self._loop))  # noqa: SLF001
+        elif thread == self._asking:
+            SyncToAsync.single_thread_executor.submit(_end_clone)
 
     def _begin_given(self) -> None:
         """Up to BEGUN_AT_ONCE; then others of the loop have their turn."""
@@ -381,11 +408,10 @@ class Coroutines:
             if time.monotonic() - self._checked > CHECK_CONNECTIONS or may_be_dead(self._opened):
                 self._checked = time.monotonic()
                 self._asking, self._opened = await sync_to_async(self._check_connections)(len(self._tasks))
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  whatever happens, the attempt must end
-            result = _failed(attempt, error)
-        else:
             attempt.asking = self._wait
             result = await self._execute(attempt) if attempt.start() else _not_started(attempt)
+        except BaseException as error:  # noqa: BLE001  whatever happens, the attempt must end
+            result = _failed(attempt, error)
         if isinstance(result.error, OperationalError):
             self._note_lack(self._opened)
         return result
@@ -407,6 +433,26 @@ class Coroutines:
         done, _ = await asyncio.wait([self._loop.create_task(sync_to_async(_pass)())], timeout=self._patience)
         if not done:
             give_up_waits(attempt, self._asking, self._patience)
+
+
+#: Those of this process.
+_coroutines: WeakSet[Coroutines] = WeakSet()
+
+
+def _leave_clones() -> None:
+    for one in [*_coroutines]:
+        one.leave_clone()
+
+
+def _end_clone() -> NoReturn:
+    logger.error(
+        "An async task has forked its process, and the child came back to the event loop; the child ends.",
+        extra={"pid": os.getpid()},
+    )
+    os._exit(1)
+
+
+os.register_at_fork(after_in_child=_leave_clones)
 
 
 def _pass() -> None:

@@ -1,9 +1,12 @@
 """Tasks for the tests of whole workers: what they did is in the table of marks."""
 
+import asyncio
 import ctypes
 import multiprocessing
 import os
+import resource
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -219,6 +222,68 @@ def return_twice(name, *, error=None):
     os.fork()
     if error:
         raise SystemExit(error)
+
+
+@task
+async def fork_in_the_loop():
+    """Returns only where it was not forked: the child gives way to others before that."""
+    os.fork()
+    await asyncio.sleep(0)
+
+
+@task
+async def fork_in_the_orm():
+    """The same in the thread of the ORM, which the child has alone."""
+    await Mark.objects.acreate(name="forks")
+    await sync_to_async(os.fork)()
+
+
+def _log(path, what):
+    with Path(path).open("a") as log:
+        print(what, file=log, flush=True)
+
+
+@task
+async def log_turns(path, turns):
+    """Gives way to others, and says so, without a library: the process of each turn."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+        _log(path, os.getpid())
+
+
+@task
+def end_thread(name):
+    """As code does that raises in all threads of its process."""
+    thread = next(one for one in threading.enumerate() if one.name == name)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
+
+
+_kept = []
+
+
+@task(max_attempts=1)
+def leak_files():
+    """Until there are no more, as a library does that closes nothing."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    while True:
+        _kept.append(os.open(os.devnull, os.O_RDONLY))
+
+
+@task(max_attempts=1)
+def leak_memory():
+    """Until there is no more, in a process whose memory is limited."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + 50_000_000
+    resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    while True:
+        _kept.append(bytearray(1_000_000))
+
+
+@task(max_attempts=20, backoff=timedelta(seconds=1))
+def need_much(path):
+    """Opens a file, and takes some memory."""
+    _ = bytearray(4_000_000)
+    Path(path).write_text(str(os.getpid()))
 
 
 @task(max_attempts=1)

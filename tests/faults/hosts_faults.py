@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from delayedq.torture.audit import write
+from tests.faults.clock import build
 from tests.faults.postgresql_faults import Server
 from tests.faults.tortured import LONG, Load, main, tortured
 from tests.server import USER, postgresql_socket
@@ -25,8 +26,6 @@ from tests.server import USER, postgresql_socket
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: What is built to have a program read another time of day.
-CLOCK = Path(__file__).with_name("wrong_clock.c")
 #: Where the server listens; not in use elsewhere, as it is meant for documentation.
 NETWORK, PORT = "198.51.100", 54329
 #: The part of a lease that is left at least, as it is renewed before.
@@ -122,7 +121,7 @@ def judged(fault: str, load: Load) -> dict[str, object]:
     """Start a server and the networks, run torture with this fault alone, and say what came of it."""
     with ExitStack() as stack:
         library = Path(stack.enter_context(TemporaryDirectory(prefix="delayedq-"))) / "clock.so"
-        subprocess.run(["gcc", "-shared", "-fPIC", "-O2", "-o", str(library), str(CLOCK), "-ldl"], check=True)
+        build(library)
         stack.enter_context(networks([namespace(role) for role in CLOCKS]))
         server = Server(stack.enter_context(postgresql_socket()))
         stack.callback(server.control, "-m", "immediate", "stop")

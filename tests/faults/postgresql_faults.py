@@ -7,6 +7,7 @@ The server is one of this process. `tortured` says what is printed. The faults o
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -20,13 +21,16 @@ from urllib.parse import quote
 
 import psycopg
 
+from delayedq.torture.audit import write
+from delayedq.torture.processes import children
+from tests.faults.clock import Clock
 from tests.faults.standby import Lost, State, state_of
 from tests.faults.tortured import LONG, ON_THE_WAY, Load, OnTheWay, fill, main, small_disk, tortured, until
 from tests.proxy import Proxy
-from tests.server import USER, postgresql_socket, standby_socket
+from tests.server import USER, PgBouncer, postgresql_socket, standby_socket
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from delayedq.torture.audit import Event
 
@@ -36,6 +40,8 @@ LAG = 1.5
 WAL = "64MB"
 #: After this time a session that nobody can reach lets go of its locks.
 FORGOTTEN = "10s"
+#: Seconds by which the clock of a server is put ahead.
+AHEAD = 90
 
 
 class Server:
@@ -50,13 +56,15 @@ class Server:
     def pid(self) -> int:
         return int((self.data / "postmaster.pid").read_text().split()[0])
 
-    def control(self, *words: str) -> bool:
-        """Whether `pg_ctl` has done that."""
+    def control(self, *words: str, variables: Mapping[str, str] | None = None) -> bool:
+        """Whether `pg_ctl` has done that; a server that it starts has these variables of the environment, too."""
         account = self.data.owner() if os.getuid() == 0 and not self._prefix else None
         program = [*self._prefix, str(self._programs / "pg_ctl")]
         command = [*program, "-D", str(self.data), "-l", str(self.data / "log"), *words]
         quiet = subprocess.DEVNULL
-        return subprocess.run(command, check=False, user=account, stdout=quiet, stderr=quiet).returncode == 0
+        given = os.environ | (variables or {})
+        done = subprocess.run(command, check=False, env=given, user=account, stdout=quiet, stderr=quiet)
+        return done.returncode == 0
 
     def connection(self) -> psycopg.Connection[Any]:
         return psycopg.connect(host=str(self.data), user=USER, dbname="postgres", autocommit=True)
@@ -117,8 +125,16 @@ class Server:
 class Faults(OnTheWay):
     """Each disturbs for a while, and returns when the server is as before."""
 
-    def __init__(self, server: Server, standby: Server | None, proxy: Proxy) -> None:
+    def __init__(
+        self,
+        server: Server,
+        standby: Server | None,
+        proxy: Proxy,
+        bouncer: PgBouncer | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         self._server, self._standby, self._proxy = server, standby, proxy
+        self._bouncer, self._clock = bouncer, clock
         self.lost: Lost | None = None
 
     def known(self, events: Sequence[Event]) -> Sequence[Event]:
@@ -148,6 +164,32 @@ class Faults(OnTheWay):
         for _ in range(20):
             self._server.run(f"{some} NULL ORDER BY random() LIMIT 2")
             time.sleep(0.1)
+
+    #: The same where OPTIONS have another isolation level, or a pool, and behind a pooler in transaction mode.
+    repeatable_read = serializable = pool = pooler = terminate_sessions
+
+    def restart_pooler(self) -> None:
+        """SIGKILL, and a second later another one."""
+        if self._bouncer is not None:
+            self._bouncer.kill()
+            time.sleep(1)
+            self._bouncer.start()
+
+    def clock_jumps(self) -> None:
+        """That of the server is put ahead by many leases, and back again."""
+        if self._clock is not None:
+            self._jump(self._clock, AHEAD)
+            time.sleep(LONG)
+            self._jump(self._clock, 0)
+            write("set back", AHEAD)
+
+    def _jump(self, clock: Clock, ahead: int) -> None:
+        """All leases have run out: the judge is told that nobody who runs a message then holds it any more."""
+        workers = [pid for fleet in children(os.getpid()) for pid in children(fleet)]
+        for what, change in (("frozen", lambda: clock.put(ahead)), ("thawed", lambda: None)):
+            for pid in workers:
+                write(what, pid=pid)
+            change()
 
     def end_listeners(self) -> None:
         """Only those that wait for notifications."""
@@ -214,6 +256,14 @@ class Faults(OnTheWay):
             self._standby.promote()
 
 
+#: What a project sets otherwise than others: variables of `tests.worker_settings`.
+SETTINGS = {
+    "repeatable_read": {"ISOLATION": "repeatable read"},
+    "serializable": {"ISOLATION": "serializable"},
+    "pool": {"POOL": json.dumps({"min_size": 1, "max_size": 4, "timeout": 5})},
+}
+BEHIND_A_POOLER = {"pooler", "restart_pooler"}
+WITH_A_CLOCK = {"clock_jumps"}
 #: Those that change bytes on their way, that need a disk of their own, and that need a second server.
 PROXIED = {*ON_THE_WAY, "delay"}
 ON_A_DISK, WITH_A_STANDBY = {"fill_disk"}, {"fail_over", "fail_over_asynchronously", "switch_over"}
@@ -244,7 +294,17 @@ def judged(fault: str, load: Load) -> dict[str, object]:
         os.environ["DATABASE_URL"] = url + ("&target_session_attrs=read-write" if standby else "")
         if fault in PROXIED:
             os.environ["PROXY"] = proxy.address
-        faults = Faults(server, standby, proxy)
+        os.environ |= SETTINGS.get(fault, {})
+        bouncer = clock = None
+        if fault in BEHIND_A_POOLER:
+            os.environ["POOLER"] = stack.enter_context(tempfile.TemporaryDirectory(prefix="pgb-"))
+            bouncer = PgBouncer(str(server.data), os.environ["POOLER"])
+            stack.callback(bouncer.kill)
+            bouncer.start()
+        if fault in WITH_A_CLOCK:
+            clock = stack.enter_context(Clock())
+            server.control("-m", "fast", "restart", variables=clock.variables)
+        faults = Faults(server, standby, proxy, bouncer, clock)
         said = tortured(fault, getattr(faults, fault, None), load._replace(judged=faults.known))
         return said | ({} if faults.lost is None else {"lost": faults.lost.told()})
 

@@ -114,6 +114,7 @@ def tortured(fault: str, disturb: Callable[[], None] | None, load: Load) -> dict
     from django.db import connections
 
     from delayedq.store import store_for
+    from delayedq.store.connecting import use_worker_connections
     from delayedq.torture.audit import BACKEND, read, write
     from delayedq.torture.faults import faults_of
     from delayedq.torture.run import Plan, torture
@@ -128,6 +129,7 @@ def tortured(fault: str, disturb: Callable[[], None] | None, load: Load) -> dict
             disturb()
         connections["default"].close()  # which the fault may have ended
 
+    use_worker_connections()
     call_command("migrate", run_syncdb=True, verbosity=0)
     os.environ[BACKEND] = "default"
     plan = Plan("default", load.seed, load.seconds, load.rate, {fault: disturbed}, load.prefix, load.judged)

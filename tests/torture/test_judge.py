@@ -10,7 +10,7 @@ from delayedq.torture.audit import Event
 from delayedq.torture.judge import Ended, History, Rules, judge
 
 DUE = datetime(2026, 1, 1, tzinfo=UTC)
-RULES = Rules({"plain": 9, "doomed": 3, "exact": 9}, {"limited": 1}, {"lined_up": 1})
+RULES = Rules({"plain": 9, "doomed": 3, "exact": 9, "poison": 3}, {"limited": 1}, {"lined_up": 1})
 
 
 def audit(*lines):
@@ -112,6 +112,19 @@ def test_more_than_a_limit_allows_is_found(kind, channels):
     assert found(lines) == ["limits hold"]
 
 
+def test_a_clock_that_was_set_back_explains_a_start_that_seems_too_soon():
+    row_ = row(1, started_at=DUE - timedelta(seconds=60))
+    lines = [asked(1), began(1), ended(1)]
+    assert found([*lines, (9, "set back", 60)], [row_]) == []
+    assert found([*lines, (9, "set back", 59)], [row_]) == ["not before it is due"]
+
+
+@pytest.mark.parametrize(("kind", "outcome"), [("poison", "succeeded"), ("plain", "failed")])
+def test_poison_that_does_not_end_alone_is_found(kind, outcome):
+    ended_ = row(1, 1, kind, outcome=outcome, result=None)
+    assert found([asked(1, kind), began(1, kind=kind), ended(1, how="raised")], [ended_]) == ["poison ends alone"]
+
+
 def test_channels_have_their_limits_each():
     lines = [began(1, kind="lined_up", channel="a"), began(2, kind="lined_up", channel="b", pid=2), ended(1)]
     assert found(lines) == []
@@ -136,7 +149,7 @@ def test_a_stale_end_is_found():
 
 def test_an_effect_without_its_end_is_found():
     lines = [began(1, kind="exact"), ended(1, how="raised"), began(2, kind="effect", uid="effect/exact/1"), ended(2)]
-    assert found(lines, [row(1, kind="exact", outcome="failed", result=None)]) == ["exactly once"]
+    assert found(lines, [row(1, kind="exact", outcome="cancelled", result=None)]) == ["exactly once"]
 
 
 @pytest.mark.parametrize("order", [(0, 2, 1), (2, 0, 1), (0, 1)])

@@ -40,6 +40,20 @@ def test_a_task_that_ends_in_two_processes_leaves_no_clone_that_runs_messages(wo
     assert one.process.wait(timeout=15) == 0
 
 
+@pytest.mark.parametrize("task", [chores.fork_in_the_loop, chores.fork_in_the_orm], ids=["event loop", "thread"])
+def test_a_clone_of_an_async_task_runs_no_other_and_ends(workers, task, tmp_path):
+    turns = tmp_path / "turns"
+    chores.log_turns.enqueue_many(((str(turns), 200), {}) for _ in range(5))
+    task.enqueue()
+    one = workers("--processes", "1")
+    eventually(lambda: FinishedMessage.objects.count() == 6)
+    assert turns.read_text().split() == turns.read_text().split()[:1] * 1_000
+    one.send(signal.SIGTERM)
+    assert one.process.wait(timeout=15) == 0
+    _, output = one.finish()  # which a process that is left would keep open
+    assert "the child ends" in output
+
+
 def test_an_exactly_once_task_that_ends_in_two_processes_commits_once(workers):
     once.return_twice.enqueue("forked")
     one = workers("--threads", "1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -59,6 +60,27 @@ def test_a_thread_goes_on_after_whatever_a_task_raised():
     with working(1) as worker:
         first, second = worker.run(playing(leave), attempt_of(tasks.remind, 7))
     assert (first.outcome, second.outcome) == (Raised(), Returned('"7 at None"'))
+
+
+class UnjudgedError(TypeError):
+    """One that nobody can look into."""
+
+    @property
+    def __traceback__(self):
+        raise MemoryError
+
+
+def test_an_attempt_ends_and_its_thread_goes_on_when_its_error_can_not_be_judged():
+    def fail():
+        raise UnjudgedError
+
+    async def afail():
+        raise UnjudgedError
+
+    with working(1) as worker:
+        ended = worker.run(playing(fail), playing(afail), attempt_of(tasks.remind, 7))
+    assert [type(one.error) for one in ended] == [MemoryError, MemoryError, type(None)]
+    assert [one.outcome for one in ended] == [Raised(), Raised(), Returned('"7 at None"')]
 
 
 def test_what_no_thread_has_started_can_be_taken_back():
@@ -233,6 +255,40 @@ def test_an_async_task_that_stops_the_event_loop_ends_no_other_and_is_named_once
     (told,) = caplog.records
     assert told.levelname == "WARNING"
     assert told.message.endswith(f"loop.stop() on the event loop of all async tasks, which goes on. Running: {APLAY}.")
+
+
+async def leave():
+    raise SystemExit(3)
+
+
+async def interrupt():
+    raise KeyboardInterrupt
+
+
+BESIDE = {
+    "a task": lambda loop: loop.create_task(leave()),
+    "an interrupted task": lambda loop: loop.create_task(interrupt()),
+    "a callback": lambda loop: loop.call_soon(sys.exit, 3),
+}
+
+
+@pytest.mark.parametrize("begin", BESIDE.values(), ids=BESIDE)
+def test_what_leaves_the_event_loop_beside_an_async_task_ends_no_other_and_is_told(begin, caplog):
+    gate, begun = asyncio.Event(), []
+
+    async def wait():
+        await gate.wait()
+
+    async def start():
+        begun.append(begin(asyncio.get_running_loop()))
+        await asyncio.sleep(0.01)
+        gate.set()
+
+    with working(1) as worker:
+        ended = worker.run(playing(wait), playing(start)) + worker.run(playing(wait))
+    assert [one.outcome for one in ended] == [Returned()] * 3
+    (told,) = [one.message for one in caplog.records if one.name == "delayedq"]
+    assert "outside of its own coroutine, in the event loop of all async tasks, which goes on" in told
 
 
 def test_one_that_stops_the_event_loop_and_returns_at_once_is_named(caplog):

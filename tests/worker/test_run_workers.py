@@ -14,7 +14,7 @@ from django.db import transaction
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from delayedq.models import FinishedMessage, Message
+from delayedq.models import FinishedMessage, Message, Worker
 from tests.app import chores
 from tests.app.models import Mark
 from tests.worker.conftest import eventually, marked
@@ -270,6 +270,28 @@ def test_a_process_is_replaced_after_max_tasks(workers):
     one.send(signal.SIGTERM)
     assert one.finish()[0] == 0
     assert len(set(Mark.objects.values_list("value", flat=True))) == 3
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("thread", ["delayedq-poller", "delayedq-silence"])
+def test_a_process_is_replaced_when_a_thread_of_it_has_ended(workers, thread):
+    one = workers("--processes", "1", poll=0.2)
+    one.ready()
+    chores.end_thread.enqueue(thread)
+    eventually(lambda: FinishedMessage.objects.filter(kind=chores.end_thread.module_path).exists())
+    pids = set()
+
+    def another():
+        pids.update(Worker.objects.values_list("pid", flat=True))
+        return len(pids) == 2
+
+    eventually(another)
+    chores.note.enqueue("after")
+    eventually(lambda: marked("after"))
+    one.send(signal.SIGTERM)
+    code, output = one.finish()
+    assert code == 0
+    assert f"The thread {thread} of this worker has ended." in output
 
 
 def test_workers_stop_when_their_supervisor_is_gone(workers):
