@@ -26,6 +26,7 @@ class Proxy:
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
         self.delay = 0.0
+        self._last_words, self._hides_ends = None, False
 
     def hold(self, *directions):
         """Forward nothing any more, "up" to the server or "down" to the client, and close nothing."""
@@ -39,6 +40,10 @@ class Proxy:
     def forget(self):
         """What is open now is never answered again, and not closed either; new connections are forwarded."""
         self._silent.update(self._sockets)
+
+    def forget_after(self, words):
+        """The same as soon as these bytes have gone to the server, which hears of no end of a client, either."""
+        self._last_words = words
 
     def close(self):
         self._ended = True
@@ -76,5 +81,10 @@ class Proxy:
                     self._closing.wait()
                 time.sleep(self.delay)
                 target.sendall(data)
+                if self._last_words is not None and direction == "up" and self._last_words in data:
+                    self._last_words, self._hides_ends = None, True
+                    self.forget()
+        if self._hides_ends and source in self._silent:
+            self._closing.wait()
         with suppress(OSError):
             target.shutdown(socket.SHUT_WR)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from contextlib import contextmanager, suppress
 from functools import cache, wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 from django.db import InterfaceError, connections
@@ -40,9 +41,25 @@ _PATIENCE: dict[str, dict[str, Any]] = {
 #: That of psycopg_pool, if OPTIONS name none.
 POOL_SIZE = 4
 
-#: The connections of all threads of this process that were opened, and not yet collected, with those of the driver and
-#: the descriptors of their sockets: mysqlclient tells it to no other thread while a statement runs. -1: there is none.
-_opened: WeakKeyDictionary[BaseDatabaseWrapper, tuple[Any, int]] = WeakKeyDictionary()
+
+class OpenedConnection(NamedTuple):
+    """What other threads may know of a connection.
+
+    raw: that of the driver; descriptor: of its socket (-1: it has none), which mysqlclient tells to no other thread
+    while a statement runs; session: its number at the server (0: on others than PostgreSQL); at: when it was open, a
+    moment of `time.monotonic()`.
+    """
+
+    wrapper: BaseDatabaseWrapper
+    raw: Any
+    descriptor: int
+    session: int
+    at: float
+
+
+#: The connections of all threads of this process that were opened, and not yet collected; the values are the rest of
+#: OpenedConnection.
+_opened: WeakKeyDictionary[BaseDatabaseWrapper, tuple[Any, int, int, float]] = WeakKeyDictionary()
 #: Also held during a fork, so that no child inherits it locked.
 _lock = threading.Lock()
 #: The same while a fork lasts: the threads of a child end at once, and their connections must not be closed by that.
@@ -144,12 +161,10 @@ def _tell_of_logins() -> None:
     Connection.set_character_set = set_character_set
 
 
-def opened_by(thread: int) -> list[tuple[BaseDatabaseWrapper, Any, int]]:
-    """The connections of the thread with this identifier, also those beside the one that Django gives it: each with
-    that of the driver, and the descriptor of its socket.
-    """
+def opened_by(thread: int) -> list[OpenedConnection]:
+    """The connections of the thread with this identifier, also those beside the one that Django gives it."""
     with _lock:
-        return [(one, *known) for one, known in _opened.items() if one._thread_ident == thread]  # type: ignore[attr-defined]  # noqa: SLF001
+        return [OpenedConnection(one, *known) for one, known in _opened.items() if one._thread_ident == thread]  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def pool_size(alias: str) -> int | None:
@@ -172,8 +187,11 @@ def _remember(connection: BaseDatabaseWrapper, **_: object) -> None:
 
 
 def _know(connection: BaseDatabaseWrapper, raw: Any) -> None:
+    """It may be told of again when its session is set up, which may take its time."""
     with _lock:
-        _opened[connection] = raw, _descriptor(raw)
+        known = _opened.get(connection)
+        at = time.monotonic() if known is None or known[0] is not raw else known[-1]
+        _opened[connection] = raw, _descriptor(raw), _session(connection, raw), at
 
 
 def _descriptor(raw: Any) -> int:
@@ -181,6 +199,16 @@ def _descriptor(raw: Any) -> int:
         return int(raw.fileno())
     except Exception:  # noqa: BLE001  SQLite has none, and each driver an error of its own
         return -1
+
+
+def _session(connection: BaseDatabaseWrapper, raw: Any) -> int:
+    """That of PostgreSQL, which a client is told as it connects."""
+    if connection.vendor != "postgresql":
+        return 0
+    try:
+        return int(raw.info.backend_pid)
+    except Exception:  # noqa: BLE001  it is lost already, and each driver has an error of its own for that
+        return 0
 
 
 def _keep() -> None:

@@ -120,6 +120,11 @@ class Database(ABC):
                     self.write(self.end_session, {"session": session})
         return len(others)
 
+    def end_lost_session(self, number: int, age: float) -> None:  # noqa: B027 - only PostgreSQL can
+        """Have the server end the session of a connection of ours that was given up: it may know nothing of that, and
+        keep the locks of its transaction. age: for how many seconds it had been open. Raises django.db.Error.
+        """
+
     @abstractmethod
     def _clock(self) -> datetime:
         """What the database's own clock shows."""

@@ -33,7 +33,7 @@ from delayedq.worker.outage import Outage
 from delayedq.worker.releases import Releases
 from delayedq.worker.sessions import keep_no_query_log
 from delayedq.worker.shared_leases import SharedReleases, lease_clock
-from delayedq.worker.silence import Silence
+from delayedq.worker.silence import Silence, end_lost_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -335,6 +335,7 @@ class LeaseKeeper:
         #: Each may take as long as ANSWER_WITHIN says.
         self._steps = (
             (self._keep_if_due, self._wait),
+            (self._end_lost_sessions, self._wait),
             (self._release, self._wait),
             (self._registration.update, self._wait),
             (self._prune, self._wait),
@@ -388,6 +389,9 @@ class LeaseKeeper:
     def _keep_if_due(self) -> None:
         if time.monotonic() >= self._renew_at:
             self._keep()
+
+    def _end_lost_sessions(self) -> None:
+        end_lost_sessions(self._store.database)
 
     def _release(self) -> None:
         self._release_exited()

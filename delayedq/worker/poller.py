@@ -24,6 +24,7 @@ from delayedq.limits.channels import Channels
 from delayedq.store.database import NOTIFY_WAIT, WakeUpPipe
 from delayedq.worker.lanes import UNHEARD
 from delayedq.worker.sessions import keep_no_query_log
+from delayedq.worker.silence import end_lost_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -158,6 +159,7 @@ class Poller(threading.Thread):
                 if self._listener is not None:
                     self._hear(self._listener)
                 with self._wait:
+                    end_lost_sessions(self._store.database)
                     self._scan_or_peek()
         finally:
             self._stop_listening()

@@ -281,7 +281,7 @@ class Coroutines:
     """Runs async attempts: an event loop in a thread of its own. What loses its lease is cancelled, once.
 
     The ORM's calls of all async tasks share one thread. If that is not free `patience` seconds after the time of a task
-    was over, it loses its connections.
+    was over, or after one was cancelled, it loses its connections.
     """
 
     def __init__(
@@ -422,7 +422,7 @@ class Coroutines:
 
     async def _execute(self, attempt: Attempt) -> AttemptResult:
         result = await aexecute(attempt)
-        if isinstance(result.error, TaskTimeout | DeadlineExceeded):
+        if isinstance(result.error, TaskTimeout | DeadlineExceeded | asyncio.CancelledError):
             freeing = self._loop.create_task(self._free_thread(attempt))
             self._freeing.add(freeing)
             freeing.add_done_callback(self._freeing.discard)

@@ -5,6 +5,10 @@ A thread says when it begins to wait for the database, and when it ends. If it w
 for, and its connections are closed from outside: its statement fails, as if the server had closed them, and it opens
 new ones. What the server does with the statement later is as after any lost connection: claims that nobody heard of are
 released by the lease keeper, and all other writes are fenced.
+
+Nobody tells the server, which would keep the locks of the session for as long as it waits for the client: those of
+messages, and the one without which nobody claims from channels. So another thread has it end the session, as soon as a
+connection is answered.
 """
 
 from __future__ import annotations
@@ -14,9 +18,10 @@ import os
 import socket
 import threading
 import time
+from collections import deque
 from contextlib import contextmanager, suppress
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from django.db import connections
 
@@ -24,15 +29,31 @@ from delayedq.conf import get_settings
 from delayedq.store.connecting import know_socket, opened_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Mapping
     from types import TracebackType
 
     from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from delayedq.store.connecting import OpenedConnection
+    from delayedq.store.database import Database
 
 logger = logging.getLogger("delayedq")
 
 #: Seconds between two looks.
 EVERY = 0.5
+#: So many sessions are remembered at most: nobody ends those of a process that is no worker.
+MOST_LOST = 256
+
+
+class LostSession(NamedTuple):
+    """Of a connection that was given up. opened_at: a moment of `time.monotonic()`."""
+
+    alias: str
+    number: int
+    opened_at: float
+
+
+_lost: deque[LostSession] = deque(maxlen=MOST_LOST)
 
 
 class DatabaseWait:
@@ -111,6 +132,18 @@ class Silence(threading.Thread):
             one.close()
 
 
+def end_lost_sessions(database: Database) -> None:
+    """Have the server end the sessions of the connections to it that this process has given up. One thread calls it.
+
+    Raises django.db.Error.
+    """
+    while _lost:
+        one = _lost[0]
+        if one.alias == database.alias:
+            database.end_lost_session(one.number, time.monotonic() - one.opened_at)
+        _lost.popleft()
+
+
 def give_up_statements(thread: int) -> bool:
     """Shut down the sockets of the databases of a thread: the statement that it waits for fails. Whether it had any."""
     found = _sockets_of(thread, *connections)
@@ -137,30 +170,36 @@ def answered(what: str, alias: str, most: float) -> Iterator[None]:
         silence.join()
 
 
-def _sockets_of(thread: int, *aliases: str) -> list[socket.socket]:
-    """Those of its connections to these databases."""
-    opened = (each for each in opened_by(thread) if each[0].alias in aliases)
-    return [one for each in opened if (one := _copy_of(*each)) is not None]
+def _sockets_of(thread: int, *aliases: str) -> dict[socket.socket, LostSession]:
+    """Those of its connections to these databases, and the sessions that are lost with them."""
+    opened = (each for each in opened_by(thread) if each.wrapper.alias in aliases)
+    return {
+        one: LostSession(each.wrapper.alias, each.session, each.at)
+        for each in opened
+        if (one := _copy_of(each)) is not None
+    }
 
 
-def _shut_down(sockets: Iterable[socket.socket]) -> None:
-    for one in sockets:
+def _shut_down(sockets: Mapping[socket.socket, LostSession]) -> None:
+    for one, session in sockets.items():
         with suppress(OSError):  # it is closed
             one.shutdown(socket.SHUT_RDWR)
+        if session.number:
+            _lost.append(session)
 
 
-def _copy_of(connection: BaseDatabaseWrapper, raw: Any, descriptor: int) -> socket.socket | None:
+def _copy_of(opened: OpenedConnection) -> socket.socket | None:
     """The same socket by another descriptor: that of the driver may be closed, and be another's, at any moment.
 
     None: the connection has another one by now, or none.
     """
-    if connection.connection is not raw or descriptor < 0:
+    if opened.wrapper.connection is not opened.raw or opened.descriptor < 0:
         return None
     try:
-        copied = socket.socket(fileno=os.dup(descriptor))
+        copied = socket.socket(fileno=os.dup(opened.descriptor))
     except OSError:  # it was closed just now
         return None
-    if connection.connection is raw:
+    if opened.wrapper.connection is opened.raw:
         return copied
     copied.close()
     return None

@@ -165,6 +165,11 @@ async def ask_async():
     await sync_to_async(_wait_for_database)()
 
 
+@task
+async def wait_async():
+    await sync_to_async(_wait_for_database)()
+
+
 @task(max_attempts=2, backoff=QUICK)
 def watch_lease(name):
     """Runs until it is told that its lease was lost."""

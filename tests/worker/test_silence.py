@@ -6,19 +6,26 @@ import os
 import signal
 import socket
 import time
+from asyncio import CancelledError
 from contextlib import suppress
 from queue import SimpleQueue
+from threading import Event, Thread
 from types import SimpleNamespace
 
 import pytest
 from django.db import Error, connections
 
 from delayedq import metrics
+from delayedq.limits.channels import Channels
+from delayedq.limits.postgresql import LOCK
 from delayedq.management import backends
 from delayedq.models import FinishedMessage, Message, MessageProgress
-from delayedq.store.connecting import know_socket, opened_by
+from delayedq.store import store_for
+from delayedq.store.connecting import know_socket, opened_by, separate
+from delayedq.store.postgresql.database import Given
 from delayedq.worker import executor, pool
-from delayedq.worker.silence import Silence
+from delayedq.worker.shared_leases import SharedLeases
+from delayedq.worker.silence import Silence, end_lost_sessions
 from tests.app import chores, tasks
 from tests.app.models import Mark
 from tests.proxy import Proxy
@@ -84,6 +91,79 @@ def test_sockets_that_are_never_answered_again_keep_nobody_from_new_ones(through
     eventually(lambda: Mark.objects.filter(name__startswith="after it").count() == 20)
     one.send(signal.SIGTERM)
     assert one.finish()[0] == 0
+
+
+@on_postgresql
+def test_what_a_lost_session_has_locked_keeps_no_worker_from_channels(through, proxy):
+    """Of one that has got the lock of claims from channels, and is told nothing more: its server waits for ever."""
+    one = through("--lease", "8", poll=0.3)
+    one.ready()
+    proxy.forget_after(b"pg_try_advisory_xact_lock")
+    for number in range(5):
+        tasks.ring.enqueue(f"customer {number}")
+    eventually(lambda: FinishedMessage.objects.count() == 5)
+    one.send(signal.SIGTERM)
+    assert one.finish()[0] == 0
+
+
+@pytest.fixture
+def lost_in_a_pipeline(alias, proxy):
+    """A session has the lock of claims from channels. The rest of what was sent with it never comes: it is not idle."""
+
+    def is_locked(connection):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted")
+            return bool(cursor.fetchall())
+
+    def forget_it():
+        beside = separate(alias)
+        eventually(lambda: is_locked(beside))
+        beside.close()
+        proxy.forget()
+
+    def claim():
+        connections[alias] = separate(alias)
+        host, port = proxy.address.split(":")
+        connections[alias].settings_dict |= {"HOST": host, "PORT": port}
+        database = store_for(alias).database
+        first, lock = Given("SELECT 1", {}, may_prepare=False), Given(LOCK, {}, may_prepare=False)
+        with suppress(Error), wait, database.atomic():
+            database.batches(first, lock, forget_it)
+        connections.close_all()
+
+    silence = Silence("The test", alias, lease=2.0)
+    wait = silence.wait("a claim")
+    silence.start()
+    running = Thread(target=claim)
+    running.start()
+    running.join()
+    silence.stop()
+    silence.join()
+    assert silence.abandoned == 1
+
+
+@on_postgresql
+def test_a_session_that_is_lost_in_a_pipeline_is_ended(alias, store, lost_in_a_pipeline):
+    def lock():
+        with store.database.atomic():
+            return Channels.of(store).lock()
+
+    assert lock() is None
+    end_lost_sessions(store.database)
+    eventually(lock)
+
+
+@on_postgresql
+def test_no_other_session_is_ended_that_has_its_number(alias, store):
+    """As that of another server after a failover."""
+    other = separate(alias)
+    other.ensure_connection()
+    number = other.connection.info.backend_pid
+    store.database.end_lost_session(number, age=600.0)
+    assert other.is_usable()
+    store.database.end_lost_session(number, age=0.0)
+    eventually(lambda: not other.is_usable())
+    other.close()
 
 
 @on_servers
@@ -218,6 +298,31 @@ def test_the_timeout_of_a_task_ends_its_wait_for_the_database(workers, task):
     assert (ended.outcome, "TaskTimeout" in ended.errors) == ("failed", True)
 
 
+@on_servers
+def test_an_async_task_that_is_cancelled_does_not_keep_the_thread_of_all_others(alias, monkeypatch):
+    """It has lost its lease, and waits for its database."""
+    leases, ended, asked = SharedLeases(8), SimpleQueue(), Event()
+
+    def ask():
+        statement = "SELECT 1" if asked.is_set() else SLEEP[connections[alias].vendor]
+        with connections[alias].cursor() as cursor:
+            asked.set()
+            cursor.execute(statement)
+
+    monkeypatch.setattr(chores, "_wait_for_database", ask)
+    monkeypatch.setattr(pool, "CHECK_LEASES", 0.1)
+    coroutines = pool.Coroutines(ended.put, patience=0.5)
+    try:
+        coroutines.submit(attempt_of(chores.wait_async, leases=leases))
+        assert asked.wait(20)
+        leases.report_lost(leases.entries()[0])
+        assert isinstance(ended.get(timeout=20).error, CancelledError)
+        coroutines.submit(after := attempt_of(chores.wait_async))
+        assert ended.get(timeout=20).attempt is after
+    finally:
+        coroutines.stop()
+
+
 @on_postgresql
 def test_a_report_of_progress_that_is_not_answered_stops_nobody(through, proxy):
     one = through("--lease", "8", "--threads", "1")
@@ -308,5 +413,5 @@ def test_one_that_is_opened_beside_a_connection_does_not_take_its_place(alias, c
     beside = connection.get_new_connection(connection.get_connection_params())
     beside.close()
     assert connection.connection is raw
-    assert raw in [opened for one, opened, _ in opened_by(connection._thread_ident) if one is connection]
+    assert raw in [opened.raw for opened in opened_by(connection._thread_ident) if opened.wrapper is connection]
     assert connection.is_usable()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
 import psycopg
-from django.db import Error, connections
+from django.db import Error, ProgrammingError, connections
 from psycopg import IsolationLevel
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
@@ -292,6 +292,11 @@ class PostgreSQLDatabase(Database):
 
     def connections_left(self) -> int | None:
         return int(self.rows(sql.CONNECTIONS_LEFT)[0][0])
+
+    def end_lost_session(self, number: int, age: float) -> None:
+        """Within `batches` the server takes it for busy, and `idle_in_transaction_session_timeout` does not end it."""
+        with suppress(ProgrammingError):  # a role that may not
+            self.write(sql.END_LOST_SESSION, {"session": number, "age": age})
 
     def _clock(self) -> datetime:
         moment: datetime = self.rows(sql.CLOCK)[0][0]

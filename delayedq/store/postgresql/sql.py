@@ -444,6 +444,15 @@ SELECT pid FROM pg_stat_activity WHERE application_name = %(application)s AND pi
 
 END_SESSION = "SELECT pg_terminate_backend(%(session)s)"
 
+#: That of a client which was connected for %(age)s seconds, and no other one that has its number: another server has
+#: numbers of its own, and a pooler makes them up.
+END_LOST_SESSION = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE pid = %(session)s AND usename = session_user AND datname = current_database()
+    AND clock_timestamp() - backend_start BETWEEN make_interval(secs => %(age)s - 1)
+        AND make_interval(secs => %(age)s + 60)
+"""
+
 #: The room under the limits of the server, of the role and of the database. A superuser is under the first alone.
 CONNECTIONS_LEFT = """
 SELECT least(
