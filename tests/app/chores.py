@@ -276,19 +276,18 @@ def leak_files():
 
 @task(max_attempts=1)
 def leak_memory():
-    """Until there is no more, in a process whose memory is limited."""
+    """Until there is hardly more, in a process whose memory is limited: what takes little goes on."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + 50_000_000
     resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
     while True:
-        _kept.append(bytearray(1_000_000))
+        _kept.append(bytearray(8_000_000))
 
 
 @task(max_attempts=20, backoff=timedelta(seconds=1))
-def need_much(path):
+def need_much():
     """Opens a file, and takes some memory."""
-    _ = bytearray(4_000_000)
-    Path(path).write_text(str(os.getpid()))
+    _ = bytearray(16_000_000), Path(os.devnull).read_bytes()
 
 
 @task(max_attempts=1)
