@@ -458,6 +458,15 @@ class Store(BareQueues, EndNotices):
             settled = settled._replace(busy=frozenset()).with_(again)
         return settled
 
+    def finish_and_commit(self, finish: Finish) -> bool:
+        """End one message, and commit the transaction of the caller, in one way to the database and back.
+
+        False: neither was done, as where it takes more than one statement; the transaction goes on. After an error it
+        may have committed. The caller leaves its block of `atomic` at once.
+        """
+        del finish
+        return False
+
     def _settle_rest(self, rest: Sequence[Transition], worker: str) -> Settled:
         """What carried another generation or token: give the replaced ones back, report the others as lost."""
         if not rest:

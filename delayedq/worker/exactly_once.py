@@ -26,7 +26,7 @@ from delayedq.exceptions import (
 )
 from delayedq.models import Message
 from delayedq.store import served_store
-from delayedq.store.protocol import Finish
+from delayedq.store.protocol import Finish, Settled
 from delayedq.worker.reporting import write_last
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from delayedq.models import MessageQuerySet
-    from delayedq.store.protocol import Claimed, Settled
+    from delayedq.store.protocol import Claimed
     from delayedq.worker.attempt import Attempt
 from delayedq.worker.transitions import follow_ups
 
@@ -96,7 +96,7 @@ def _under_lease(claimed: Claimed, alias: str) -> MessageQuerySet:
 
 
 class ExactlyOnceCommit:
-    """One attempt whose effects and end share a transaction. `settled` is None until its end is written."""
+    """One attempt whose effects and end share a transaction. `settled` is None until its end is sent or written."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
@@ -106,7 +106,7 @@ class ExactlyOnceCommit:
         self.settled: Settled | None = None
 
     def end(self, outcome: Returned, started: float) -> None:
-        """End the message as succeeded; `started` is a moment of `time.monotonic()`.
+        """End the message as succeeded, and commit where that is one way; `started` is a moment of `time.monotonic()`.
 
         Waits for a transaction that has locked it, as long as the lease lasts. Raises LeaseLost. A message that was
         replaced meanwhile is given back: the replacement is a message of its own, and what this attempt did stands.
@@ -117,10 +117,20 @@ class ExactlyOnceCommit:
         self._write_progress()
         finish = Finish(self._attempt.claimed, FinalOutcome.SUCCEEDED, age, 0.0, outcome.result, None, then, kept)
         with self._attempt.asking:
+            if self._ends_with_commit(finish):
+                return
             settled = self._store.settle_waiting([finish], self._attempt.worker, self._may_wait)
         if settled.lost or settled.busy:
             raise LeaseLost("The lease ended before the task did: what the task wrote was rolled back.")
         self.settled = settled
+
+    def _ends_with_commit(self, finish: Finish) -> bool:
+        """Whether one way to the database has ended it and committed; while it is on its way, nobody knows."""
+        self.settled = Settled()
+        if self._store.finish_and_commit(finish):
+            return True
+        self.settled = None
+        return False
 
     def _may_wait(self) -> bool:
         """Whether the lock of another is waited for; the wait for an answer begins anew."""

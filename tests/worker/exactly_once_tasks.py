@@ -31,18 +31,19 @@ def claim_first(store, now=NOW):
     return store.at(now).claim(ClaimRequest([LANE], 1, LEASE, "host:1"))[0]
 
 
-def claim_playing(store, body, now=NOW):
+def claim_playing(store, body, now=NOW, key="a"):
     """A claimed message, keyed "a", whose task calls `body`."""
     name = next(_names)
     tasks.bodies[name] = body
-    store.at(NOW).offer(once.play.offer((name,), {}, when=NOW, key="a"))
+    store.at(NOW).offer(once.play.offer((name,), {}, when=NOW, key=key))
     return claim_first(store, now)
 
 
-def run(message, deadlines=None, **changes):
+def run(message, deadlines=None, asking=None, **changes):
     leases = SharedLeases(1)
     slot = leases.hold(message.id, message.token)
     attempt = Attempt(message, replace(task_at(message.kind), **changes), "host:1", leases, slot)
+    attempt.asking = asking or attempt.asking
     with closing(Deadlines(lambda: None)) as own:
         return (deadlines or own).execute_exactly_once(attempt)
 

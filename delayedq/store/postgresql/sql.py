@@ -38,6 +38,10 @@ SESSION = "SELECT pg_backend_pid()"
 #: Prepared statements stay, and are planned anew.
 DISCARD_PLANS = "DISCARD PLANS"
 
+#: The last statement of a transaction and its commit, which takes place only if that succeeds; what undoes it if not.
+AND_COMMIT = "SAVEPOINT delayedq_last; {}; COMMIT"
+UNDO_LAST = "ROLLBACK TO SAVEPOINT delayedq_last"
+
 ISOLATION = "SELECT current_setting('default_transaction_isolation')"
 
 NOTIFY = "SELECT set_config('synchronous_commit', 'off', true), pg_notify('delayedq', '')"
@@ -293,6 +297,14 @@ answer AS (
 """
 
 FINISH, FINISH_ONE = (f"WITH {_ENDED.format(free=one)} SELECT ids FROM answer" for one in (FREE, FREE_ONE))
+
+#: The same of one, which fails if that did not end. Without a column, the cast would be tried when it is planned.
+FINISH_OR_FAIL = f"""
+WITH {_ENDED.format(free=FREE_ONE)}
+SELECT CASE WHEN ids IS NOT NULL
+    THEN ('delayedq: message ' || (%(ids)s::bigint[])[1] || ' did not end ' || ids::text)::int END
+FROM answer
+"""
 
 # In batches of 512, 15.4 us of processor time per message, both sides together, against 16.1 for a finish and a claim;
 # and one flush of the log instead of two.

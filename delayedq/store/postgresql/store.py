@@ -243,6 +243,12 @@ class PostgreSQLStore(PostgreSQLEnds, Store):
     def _finish(self, finishes: Sequence[Finish]) -> set[int]:
         return ended_of(finishes, self.database.batch(**finishing(finishes)._asdict()))
 
+    def finish_and_commit(self, finish: Finish) -> bool:
+        """Not of one with a key: such are replaced while they run, and the server would log each that did not end."""
+        if finish.claimed.key is not None or with_follow_ups([finish]) or concerned([finish]):
+            return False
+        return self.database.commit_with(sql.FINISH_OR_FAIL, of_finishes([finish]))
+
     def _give_back(self, returns: Sequence[GiveBack]) -> set[int]:
         return {row[0] for row in self.database.batch(sql.GIVE_BACK, of_returns(returns))}
 
