@@ -6,9 +6,11 @@
 
 The server is that of POSTGRESQL_BIN (its `initdb` and `pg_ctl`, with the extension pgstattuple), on the port and with
 the `postgres.conf` of the harness. What follows the checkout are the harness's own options; its results are in the
-checkout. The adapters of `delayedq`, `pgqueuer`, `awa-py` and `oban-py` (the Python packages of the two) are ours, and
-`floor` is the bare SQL of the contender of that name; `procrastinate` and `pgboss` have the harness's. What they need is
-in the dependency group `bench`, but for pg-boss: `npm install` in the checkout's `pgboss-bench`. The rest needs Docker.
+checkout.
+
+The adapters of `delayedq`, `pgqueuer`, `awa-py` and `oban-py` (the last two: Python packages) are ours, as is `floor`,
+the bare SQL of the contender of that name; `procrastinate` and `pgboss` have the harness's. What they need is in the
+dependency group `bench`, but for pg-boss: `npm install` in the checkout's `pgboss-bench`. The others need Docker.
 """
 
 from __future__ import annotations
