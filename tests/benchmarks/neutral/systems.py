@@ -180,7 +180,7 @@ class AwaJob:
 
 
 class Awa(AsyncSystem):
-    """Its queue storage, COPY to enqueue, and the size of the pool and the polling of its author's adapter."""
+    """Its queue storage, COPY to enqueue, and the polling, but not the 176 connections, of its author's adapter."""
 
     name, package = "awa-py", "awa-pg"
     depth_sql = """
@@ -207,7 +207,7 @@ class Awa(AsyncSystem):
     async def work(self) -> None:
         from awa import AsyncClient
 
-        client = AsyncClient(URL, max_connections=4 * WORKERS + 48)
+        client = AsyncClient(URL)
 
         @client.task(AwaJob, queue="default")
         async def job(one: Any) -> None:
