@@ -6,8 +6,11 @@
 
 The server is that of POSTGRESQL_BIN (its `initdb` and `pg_ctl`, with the extension pgstattuple), on the port and with
 the `postgres.conf` of the harness. What follows the checkout are the harness's own options; its results are in the
-checkout. procrastinate needs the dependency group `bench`; pg-boss needs `npm install` in the checkout's
-`pgboss-bench`. The others need Docker.
+checkout.
+
+The adapters of `delayedq`, `pgqueuer`, `awa-py` and `oban-py` (the last two: Python packages) are ours, as is `floor`,
+the bare SQL of the contender of that name; `procrastinate` and `pgboss` have the harness's. What they need is in the
+dependency group `bench`, but for pg-boss: `npm install` in the checkout's `pgboss-bench`. The others need Docker.
 """
 
 from __future__ import annotations
@@ -20,16 +23,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from tests.benchmarks.neutral.adapter import MANIFESTS
+from tests.benchmarks.neutral.systems import SYSTEMS
+
 if TYPE_CHECKING:
     from types import ModuleType
 
-HERE = Path(__file__).parent
 BINARIES = Path(os.environ.get("POSTGRESQL_BIN", "/usr/lib/postgresql/15/bin"))
-COMMANDS = {
-    "delayedq": lambda _: [sys.executable, "-m", "tests.benchmarks.neutral.adapter"],
-    "procrastinate": lambda harness: [sys.executable, str(harness / "procrastinate-bench" / "main.py")],
-    "pgboss": lambda harness: ["node", str(harness / "pgboss-bench" / "main.js")],
-}
+#: Those of the harness, which run from its checkout.
+THEIRS = {"procrastinate": (sys.executable, "main.py"), "pgboss": ("node", "main.js")}
 
 
 class LocalServer:
@@ -80,10 +82,12 @@ def main() -> None:
 
 
 def _without_docker(harness: Path, adapters: ModuleType, orchestrator: ModuleType, server: LocalServer) -> None:
-    for name, command in COMMANDS.items():
-        folder = HERE if name == "delayedq" else harness / f"{name}-bench"
-        adapters.ADAPTERS[name] = adapters.AdapterEntry(
-            bench_dir=folder, builder=lambda skip: None, launcher=_launcher(adapters, command(harness))
+    commands = {MANIFESTS / name: [sys.executable, "-m", "tests.benchmarks.neutral.adapter", name] for name in SYSTEMS}
+    for name, (program, script) in THEIRS.items():
+        commands[harness / f"{name}-bench"] = [program, str(harness / f"{name}-bench" / script)]
+    for folder, command in commands.items():
+        adapters.ADAPTERS[folder.name.removesuffix("-bench")] = adapters.AdapterEntry(
+            bench_dir=folder, builder=lambda skip: None, launcher=_launcher(adapters, command)
         )
     orchestrator.start_postgres = orchestrator._compose_start_postgres = server.start
     orchestrator.stop_postgres = orchestrator._compose_stop_postgres = server.stop

@@ -1,4 +1,6 @@
-"""One replica: `run_workers` with its producer, which speaks the harness's protocol (its CONTRIBUTING_ADAPTERS.md).
+"""One replica: workers of a system with a producer, which speaks the harness's protocol (its CONTRIBUTING_ADAPTERS.md).
+
+`python -m tests.benchmarks.neutral.adapter NAME`; see `systems`.
 
 What to enqueue comes by stdin (`ENQUEUE <n>`), samples go to stdout, logs to stderr. SIGTERM ends both within 5 s. The
 workers do not outlive this process, as they would not outlive its container.
@@ -20,20 +22,16 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-import django
-from django.core.management import call_command
-from django.db import DatabaseError, connection
+from tests.benchmarks.neutral.systems import SYSTEMS, System
+from tests.benchmarks.neutral.work import REPORT
 
-MANIFEST = json.loads(Path(__file__).with_name("adapter.json").read_text())
-WORKERS = os.environ.get("WORKER_COUNT", "32")
-PADDING = "x" * int(os.environ.get("JOB_PAYLOAD_BYTES", "256"))
+MANIFESTS = Path(__file__).with_name("manifests")
 SAMPLE_EVERY = int(os.environ.get("SAMPLE_EVERY_S", "5"))
 REPLICA = int(os.environ.get("BENCH_INSTANCE_ID", "0"))
 #: Seconds whose latencies the percentiles are of.
 WINDOW = 30
 #: Runs a command, tells its process id, and kills it when this process has ended.
-UNTIL_END_OF_INPUT = 'exec 3<&0; "$@" >&2 <&- & p=$!; echo $p; (read -r _ <&3; kill -KILL 0) & wait $p'
-DEPTH = "SELECT count(*) FROM delayedq_message WHERE leased_until IS NULL AND scheduled_at <= now()"
+UNTIL_END_OF_INPUT = 'exec 3<&0; "$@" >&2 </dev/null & p=$!; echo $p; (read -r _ <&3; kill -KILL 0) & wait $p'
 
 
 class Figures:
@@ -69,122 +67,104 @@ def _percentile(counts: list[tuple[float, int]], rank: float) -> float:
     return 0.0
 
 
-def main() -> None:
-    os.environ["DJANGO_SETTINGS_MODULE"] = "tests.benchmarks.neutral.settings"
-    django.setup()
-    call_command("migrate", verbosity=0)
-    _emit(
-        kind="descriptor",
-        event_tables=MANIFEST["event_tables"],
-        extensions=[],
-        version=version("delayedq"),
-        schema_version="delayedq.0001",
-        db_name=MANIFEST["db_name"],
-        started_at=_now(),
-    )
-    figures = Figures()
-    stopped = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
-    with tempfile.TemporaryDirectory() as folder:
-        reports = Path(folder, "reports")
-        os.mkfifo(reports)
-        source = os.open(reports, os.O_RDWR)  # also for writing, so that it has no end before workers begin
-        workers, leader = _start_workers(reports)
-        for target, argument in ((_read, source), (_produce, None), (_sample, None)):
-            threading.Thread(target=target, args=(figures, argument), daemon=True).start()
-        while workers.poll() is None and not stopped.wait(0.2):
-            pass
-        if workers.poll() is None:
-            os.kill(leader, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):  # then they are killed, as this process ends
-            workers.wait(4)
-    sys.stdout.flush()
-    os._exit(0 if stopped.is_set() else 1)  # a producer may wait for a server that does not answer
+class Adapter:
+    def __init__(self, name: str) -> None:
+        self._system: System = SYSTEMS[name]()
+        self._manifest = json.loads((MANIFESTS / name / "adapter.json").read_text())
+        self._figures = Figures()
+        self._stopped = threading.Event()
 
+    def run(self) -> None:
+        """Until SIGTERM, or until the workers end."""
+        signal.signal(signal.SIGTERM, lambda *_: self._stopped.set())
+        self._system.prepare()
+        self._describe()
+        with tempfile.TemporaryDirectory() as folder:
+            reports = Path(folder, "reports")
+            os.mkfifo(reports)
+            source = os.open(reports, os.O_RDWR)  # also for writing, so that it has no end before workers begin
+            workers, leader = self._start_workers(reports)
+            for target, arguments in ((self._read, (source,)), (self._produce, ()), (self._sample, ())):
+                threading.Thread(target=target, args=arguments, daemon=True).start()
+            while workers.poll() is None and not self._stopped.wait(0.2):
+                pass
+            if workers.poll() is None:
+                os.kill(leader, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):  # then they are killed, as this process ends
+                workers.wait(4)
+        sys.stdout.flush()
+        os._exit(0 if self._stopped.is_set() else 1)  # a producer may wait for a server that does not answer
 
-def _start_workers(reports: Path) -> tuple[subprocess.Popen[str], int]:
-    command = (sys.executable, "-m", "django", "run_workers", "--threads", WORKERS)
-    process = subprocess.Popen(
-        ["sh", "-c", UNTIL_END_OF_INPUT, "sh", *command],
-        env={**os.environ, "NEUTRAL_REPORTS": str(reports)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout
-    return process, int(process.stdout.readline())
+    def _describe(self) -> None:
+        self._emit(
+            kind="descriptor",
+            event_tables=self._manifest["event_tables"],
+            extensions=[],
+            version=version(self._system.package),
+            schema_version=version(self._system.package),
+            db_name=self._manifest["db_name"],
+            started_at=_now(),
+        )
 
+    def _start_workers(self, reports: Path) -> tuple[subprocess.Popen[str], int]:
+        process = subprocess.Popen(
+            ["sh", "-c", UNTIL_END_OF_INPUT, "sh", *self._system.command()],
+            env={**os.environ, "NEUTRAL_REPORTS": str(reports)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert process.stdout
+        return process, int(process.stdout.readline())
 
-def _read(figures: Figures, source: int) -> None:
-    from tests.benchmarks.neutral.tasks import REPORT
+    def _read(self, source: int) -> None:
+        while True:
+            data = os.read(source, 512 * REPORT.size)  # each is written at once, so none is cut
+            self._figures.add([wait for (wait,) in REPORT.iter_unpack(data)])
 
-    while True:
-        data = os.read(source, 512 * REPORT.size)  # each is written at once, so none is cut
-        figures.add([wait for (wait,) in REPORT.iter_unpack(data)])
+    def _produce(self) -> None:
+        """One call for each token. What can't be enqueued is told and not offered again, as by other adapters."""
+        for token in sys.stdin:
+            count = int(token.split()[1])
+            try:
+                self._system.enqueue(count)
+            except Exception as error:  # noqa: BLE001 - each system has its own for a database that is away
+                sys.stderr.write(f"Not enqueued: {error!r}\n")
+            else:
+                self._figures.enqueued += count
 
+    def _sample(self) -> None:
+        figures, before, at = self._figures, (0, 0), time.monotonic()
+        while True:
+            time.sleep(SAMPLE_EVERY - time.time() % SAMPLE_EVERY)
+            now, passed = time.monotonic(), time.monotonic() - at
+            counts = (figures.enqueued, figures.completed)
+            p50, p95, p99 = figures.percentiles(0.5, 0.95, 0.99)
+            moment = _now()
+            for metric, value, window in (
+                ("claim_p50_ms", p50, WINDOW),
+                ("claim_p95_ms", p95, WINDOW),
+                ("claim_p99_ms", p99, WINDOW),
+                ("enqueue_rate", (counts[0] - before[0]) / passed, SAMPLE_EVERY),
+                ("completion_rate", (counts[1] - before[1]) / passed, SAMPLE_EVERY),
+                ("queue_depth", None if REPLICA else self._system.depth(), 0),  # the same for all replicas
+            ):
+                if value is not None:
+                    self._emit(
+                        t=moment,
+                        kind="adapter",
+                        subject_kind="adapter",
+                        subject="",
+                        metric=metric,
+                        value=value,
+                        window_s=window,
+                    )
+            before, at = counts, now
 
-def _produce(figures: Figures, _: None) -> None:
-    """One call for each token. What the database refuses is told and not offered again, as by other adapters."""
-    from tests.benchmarks.neutral.tasks import job
-
-    for token in sys.stdin:
-        count = int(token.split()[1])
-        offered_at = time.time()
-        try:
-            job.enqueue_bulk(((offered_at, PADDING), {}) for _ in range(count))
-        except DatabaseError as error:
-            sys.stderr.write(f"Not enqueued: {error}\n")
-            connection.close()
-        else:
-            figures.enqueued += count
-
-
-def _sample(figures: Figures, _: None) -> None:
-    before, at = (0, 0), time.monotonic()
-    while True:
-        time.sleep(SAMPLE_EVERY - time.time() % SAMPLE_EVERY)
-        now, passed = time.monotonic(), time.monotonic() - at
-        counts = (figures.enqueued, figures.completed)
-        p50, p95, p99 = figures.percentiles(0.5, 0.95, 0.99)
-        moment = _now()
-        for metric, value, window in (
-            ("claim_p50_ms", p50, WINDOW),
-            ("claim_p95_ms", p95, WINDOW),
-            ("claim_p99_ms", p99, WINDOW),
-            ("enqueue_rate", (counts[0] - before[0]) / passed, SAMPLE_EVERY),
-            ("completion_rate", (counts[1] - before[1]) / passed, SAMPLE_EVERY),
-            ("queue_depth", _depth(), 0),
-        ):
-            if value is not None:
-                _emit(
-                    t=moment,
-                    kind="adapter",
-                    subject_kind="adapter",
-                    subject="",
-                    metric=metric,
-                    value=value,
-                    window_s=window,
-                )
-        before, at = counts, now
-
-
-def _depth() -> float | None:
-    """Asked by one replica only, since it is the same for all; None if the database does not answer."""
-    if REPLICA:
-        return None
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute(DEPTH)
-            return float(cursor.fetchone()[0])
-    except DatabaseError:
-        connection.close()
-        return None
-
-
-def _emit(**record: object) -> None:
-    sys.stdout.write(json.dumps({"system": MANIFEST["system"], "instance_id": REPLICA, **record}) + "\n")
-    sys.stdout.flush()
+    def _emit(self, **record: object) -> None:
+        sys.stdout.write(json.dumps({"system": self._manifest["system"], "instance_id": REPLICA, **record}) + "\n")
+        sys.stdout.flush()
 
 
 def _now() -> str:
@@ -192,4 +172,4 @@ def _now() -> str:
 
 
 if __name__ == "__main__":
-    main()
+    Adapter(sys.argv[1]).run()

@@ -1,4 +1,4 @@
-"""The adapter keeps the harness's protocol, and its workers do not outlive it."""
+"""The adapter keeps the harness's protocol for each system, and its workers do not outlive it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from django.db import connections
 
-from delayedq.models import FinishedMessage, Worker
-from tests.benchmarks.neutral.adapter import MANIFEST, Figures
+from delayedq.models import Worker
+from tests.benchmarks.neutral.adapter import MANIFESTS, Figures
+from tests.benchmarks.neutral.systems import SYSTEMS
 from tests.worker.conftest import eventually
 
 on_postgresql = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
@@ -22,16 +24,25 @@ METRICS = ["claim_p50_ms", "claim_p95_ms", "claim_p99_ms", "enqueue_rate", "comp
 
 
 @pytest.fixture
-def adapter(store):
+def system():
+    return "delayedq"
+
+
+@pytest.fixture
+def adapter(store, system):
+    try:
+        version(SYSTEMS[system].package)
+    except PackageNotFoundError:
+        pytest.skip("the dependency group `bench` is not installed")
     server = connections[store.alias].settings_dict
     environment = {
         **os.environ,
-        "DATABASE_URL": f"postgres://{server['USER']}@/{server['NAME']}?host={quote(server['HOST'], safe='')}",
+        "DATABASE_URL": f"postgres://{server['USER']}@localhost/{server['NAME']}?host={quote(server['HOST'], safe='')}",
         "SAMPLE_EVERY_S": "1",
         "WORKER_COUNT": "2",
     }
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.benchmarks.neutral.adapter"],
+        [sys.executable, "-m", "tests.benchmarks.neutral.adapter", system],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -62,16 +73,23 @@ def ran(record):
     return record.get("metric") == "completion_rate" and record["value"] > 0
 
 
+def nothing_waits(record):
+    return record.get("metric") == "queue_depth" and not record["value"]
+
+
 @on_postgresql
-def test_it_tells_what_it_is_runs_what_it_is_told_samples_and_ends(adapter, store):
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_it_tells_what_it_is_runs_what_it_is_told_samples_and_ends(adapter, store, system):
     (descriptor,) = read(adapter, lambda record: record["kind"] == "descriptor")
-    assert descriptor["event_tables"] == MANIFEST["event_tables"]
+    assert descriptor["event_tables"] == json.loads((MANIFESTS / system / "adapter.json").read_text())["event_tables"]
     adapter.stdin.write("ENQUEUE 3\nENQUEUE 4\n")
     adapter.stdin.flush()
 
-    samples = read(adapter, ran) + read(adapter, lambda record: record["metric"] == "queue_depth")
+    samples = read(adapter, ran) + read(adapter, nothing_waits)
     assert [record["metric"] for record in samples[-6:]] == METRICS
-    eventually(lambda: FinishedMessage.objects.using(store.alias).succeeded().count() == 7)
+    with connections[store.alias].cursor() as cursor:
+        for table in descriptor["event_tables"]:
+            cursor.execute(f"SELECT count(*) FROM {table}")
     adapter.send_signal(signal.SIGTERM)
     assert adapter.wait(30) == 0
 
