@@ -459,7 +459,7 @@ class Store(BareQueues, EndNotices):
         return settled
 
     def finish_and_commit(self, finish: Finish) -> bool:
-        """End one message, and commit the transaction of the caller, in one way to the database and back.
+        """End one message, and commit the transaction of the caller, in one round trip.
 
         False: neither was done, as where it takes more than one statement; the transaction goes on. After an error it
         may have committed. The caller leaves its block of `atomic` at once.

@@ -106,10 +106,11 @@ class ExactlyOnceCommit:
         self.settled: Settled | None = None
 
     def end(self, outcome: Returned, started: float) -> None:
-        """End the message as succeeded, and commit where that is one way; `started` is a moment of `time.monotonic()`.
+        """End the message as succeeded, and commit where both are one round trip.
 
-        Waits for a transaction that has locked it, as long as the lease lasts. Raises LeaseLost. A message that was
-        replaced meanwhile is given back: the replacement is a message of its own, and what this attempt did stands.
+        `started` is a moment of `time.monotonic()`. Waits for a transaction that has locked it, as long as the lease
+        lasts. Raises LeaseLost. A message that was replaced meanwhile is given back: the replacement is one of its own,
+        and what this attempt did stands.
         """
         age = time.monotonic() - started
         then = follow_ups(self._attempt, Decision(FinalOutcome.SUCCEEDED))
@@ -125,7 +126,7 @@ class ExactlyOnceCommit:
         self.settled = settled
 
     def _ends_with_commit(self, finish: Finish) -> bool:
-        """Whether one way to the database has ended it and committed; while it is on its way, nobody knows."""
+        """Whether one round trip has ended it and committed; meanwhile nobody knows."""
         self.settled = Settled()
         if self._store.finish_and_commit(finish):
             return True

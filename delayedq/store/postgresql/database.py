@@ -449,7 +449,7 @@ class PostgreSQLDatabase(Database):
     def batches[T](
         self, first: Given, second: Given, meanwhile: Callable[[], T]
     ) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], T]:
-        """Two of `batch` in one way to the database and back, and what is done here meanwhile; in a transaction.
+        """Two of `batch` in one round trip, and what is done here meanwhile; in a transaction.
 
         Where libpq can't do that, one after the other.
         """
@@ -463,12 +463,12 @@ class PostgreSQLDatabase(Database):
             return one.fetchall(), other.fetchall(), done
 
     def commit_with(self, statement: str, parameters: dict[str, Any]) -> bool:
-        """Carry out the last statement of the caller's transaction and commit that, in one way to the database and
-        back. False: it has failed, or can't be sent so; nothing was done, and the transaction goes on.
+        """Carry out the last statement of the caller's transaction and commit that, in one round trip.
 
-        Django's own commit finds nothing to do then, and costs no way. After an error nobody knows whether it has
-        committed. It is a text with a prepared statement in it: a pipeline takes longer than it saves where the
-        database is near.
+        False: it has failed, or can't be sent so; nothing was done, and the transaction goes on.
+
+        Django's own commit finds nothing to do then. After an error nobody knows whether it has committed. It is a text
+        with a prepared statement in it: a pipeline takes longer than it saves where the database is near.
         """
         if not self._is_outermost() or not self._prepares(statement):
             return False

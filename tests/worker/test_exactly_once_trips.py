@@ -1,4 +1,4 @@
-"""Exactly-once tasks on PostgreSQL whose end and commit are one way to the database and back."""
+"""Exactly-once tasks on PostgreSQL whose end and commit are one round trip."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def claimed(store, connection, monkeypatch):
 
 
 @pytest.fixture
-def ways(connection, tmp_path):
+def trips(connection, tmp_path):
     """Counts how often the server was waited for in a block."""
 
     @contextmanager
@@ -55,35 +55,35 @@ def ways(connection, tmp_path):
             connection.connection.pgconn.trace(file.fileno())
             yield counted
             connection.connection.pgconn.untrace()
-        counted.ways = path.read_text().count("ReadyForQuery")
+        counted.trips = path.read_text().count("ReadyForQuery")
 
     return count
 
 
-# How many ways
+# How many round trips
 
 
-def test_an_attempt_that_asks_nothing_of_the_database_is_one_way(claimed, ways):
+def test_an_attempt_that_asks_nothing_of_the_database_is_one_round_trip(claimed, trips):
     message = claimed(lambda: 7)
-    with ways() as counted:
+    with trips() as counted:
         ended = run(message)
-    assert (ended.outcome, ended.settled, counted.ways) == (Returned("7"), Settled(), 1)
+    assert (ended.outcome, ended.settled, counted.trips) == (Returned("7"), Settled(), 1)
     assert (FinishedMessage.objects.get().result, Message.objects.exists()) == ("7", False)
 
 
-def test_one_that_writes_has_its_begin_its_statement_and_one_way_for_end_and_commit(claimed, ways):
+def test_one_that_writes_has_its_begin_its_statement_and_one_round_trip_for_end_and_commit(claimed, trips):
     message = claimed(write)
-    with ways() as counted:
+    with trips() as counted:
         ended = run(message)
-    assert ((ended.outcome, ended.error, ended.settled), counted.ways) == (SUCCEEDED, 3)
+    assert ((ended.outcome, ended.error, ended.settled), counted.trips) == (SUCCEEDED, 3)
     assert (FinishedMessage.objects.get().outcome, marks()) == ("succeeded", ["written"])
 
 
-def test_a_message_with_a_key_may_be_replaced_so_its_end_is_answered_before_its_commit(store, claimed, ways):
+def test_a_message_with_a_key_may_be_replaced_so_its_end_is_answered_before_its_commit(store, claimed, trips):
     message = claim_playing(store, write)
-    with ways() as counted:
+    with trips() as counted:
         run(message)
-    assert counted.ways > 3
+    assert counted.trips > 3
     assert marks() == ["written"]
 
 
@@ -168,18 +168,18 @@ def swallow_an_error():
         Mark.objects.create(id=mark.id, name="again")
 
 
-def test_after_a_rollback_its_statement_is_prepared_anew(claimed, ways):
+def test_after_a_rollback_its_statement_is_prepared_anew(claimed, trips):
     """psycopg deallocates all prepared statements then."""
     for _ in range(2):
         run(claimed(write_and(lambda: 1 / 0)))
         Message.objects.all().delete()
         message = claimed(write)
-        with ways() as counted:
+        with trips() as counted:
             assert run(message).settled == Settled()
-        assert counted.ways == 3
+        assert counted.trips == 3
 
 
-def test_the_first_may_fail_of_those_whose_statement_is_prepared(claimed, connection, ways):
+def test_the_first_may_fail_of_those_whose_statement_is_prepared(claimed, connection, trips):
     connection.close()
     run(claimed(lambda: None))
     late = claimed(write)
@@ -187,9 +187,9 @@ def test_the_first_may_fail_of_those_whose_statement_is_prepared(claimed, connec
     assert isinstance(run(late).error, LeaseLost)
 
     message = claimed(write)
-    with ways() as counted:
+    with trips() as counted:
         assert run(message).settled == Settled()
-    assert counted.ways == 3
+    assert counted.trips == 3
 
 
 def test_a_constraint_that_fails_in_the_commit_is_a_failure(claimed):
