@@ -82,7 +82,15 @@ class Faults:
         assert hosts == {namespace(role) for role in CLOCKS}, hosts
 
     def cut_off(self) -> None:
-        """A host is not reached for longer than two leases, and nothing is closed.
+        """For longer than two leases."""
+        self._cut_off(2 * LONG)
+
+    def cut_off_for_a_minute(self) -> None:
+        """The time after which a worker counts as gone has passed long before."""
+        self._cut_off(60)
+
+    def _cut_off(self, duration: float) -> None:
+        """A host is not reached for so many seconds, and nothing is closed.
 
         The judge is told from when on its leases may have run out, and when all have: what it begins after that has
         no excuse.
@@ -96,7 +104,7 @@ class Faults:
             listed = subprocess.run(["ip", "netns", "pids", name], check=True, capture_output=True, text=True)
             for pid in listed.stdout.split():
                 write("frozen", pid=int(pid))
-        time.sleep(2 * LONG - LEASE)
+        time.sleep(duration - LEASE)
         ip("link", "set", outer(name), "up")
 
 

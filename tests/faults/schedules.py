@@ -1,6 +1,7 @@
 """`python -m tests.faults.schedules --database postgresql --minutes 5`: schedules of one seed after the other.
 
-`--seed N` runs one again, and prints what happened.
+`--seed N` runs one again, and prints what happened. `--processes N` runs as many at once, each on a database of its
+own and with seeds of its own.
 """
 
 from __future__ import annotations
@@ -8,15 +9,21 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import subprocess
 import sys
 import tempfile
 import time
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+#: So far are the first seeds of two processes from each other.
+APART = 10**6
+
 
 def main():
     arguments = _parser().parse_args()
+    if arguments.processes > 1:
+        return _at_once(arguments)
     logging.disable()
     with served(arguments.database) as alias:
         from tests.faults.worlds import World
@@ -35,6 +42,7 @@ def _parser():
     parser.add_argument("--first", type=int, default=0, help="the first of many")
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--count", type=int, default=10**9, help="not more than so many")
+    parser.add_argument("--processes", type=int, default=1)
     return parser
 
 
@@ -65,6 +73,15 @@ def served(database):
             ChosenDatabase.alias = alias
             yield alias
             connections.close_all()
+
+
+def _at_once(arguments):
+    """In processes of their own. Each tells how many schedules it ran, and what failed."""
+    given = ["--database", arguments.database, "--minutes", str(arguments.minutes), "--count", str(arguments.count)]
+    firsts = [arguments.first + number * APART for number in range(arguments.processes)]
+    command = [sys.executable, "-m", "tests.faults.schedules", *given]
+    running = [subprocess.Popen([*command, "--first", str(first)]) for first in firsts]
+    return max([one.wait() for one in running])
 
 
 def _one(world, arguments):
