@@ -185,11 +185,14 @@ def is_pure(path):
 def may_hold_sql(path):
     """Executors can't import the store: the statements of the pipeline stand beside what reads and writes with them.
 
-    Those of a feature stand beside what the store asks of it; its pages and commands have none.
+    Those of a feature stand beside what the store asks of it; its pages and commands have none. What a task of somebody
+    does to its session is no statement of ours.
     """
     if is_of_a_feature(path):
         return not is_pure(path) and not path.stem.startswith(("admin", "command"))
     if path.is_relative_to(PACKAGE / "store") or path.parent.name == "migrations":
+        return True
+    if path == PACKAGE / "torture" / "poisons.py":
         return True
     return path.parent == PACKAGE / "pipeline" / "spark"
 
@@ -261,6 +264,7 @@ NAMES_A_DATABASE = {
     "store/connecting.py": "knows their sockets",
     "store/lineage.py": "has no expression for it on MySQL",
     "store/requirements.py": "names their drivers",
+    "torture/poisons.py": "does to a session what a task of somebody may do",
     "worker/sessions.py": "knows what a session of PostgreSQL keeps",
 }
 DATABASES = {"postgresql", "mysql", "sqlite"}

@@ -322,9 +322,13 @@ class Coroutines:
             self._loop.call_soon_threadsafe(self._begin_given)
 
     def stop(self) -> None:
-        self._is_stopping = True
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._stop_loop)
         self._thread.join()
+
+    def _stop_loop(self) -> None:
+        """In the loop: what stops it after a task has done so would meet the last thing that it does."""
+        self._is_stopping = True
+        self._loop.stop()
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
