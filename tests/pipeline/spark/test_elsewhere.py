@@ -12,13 +12,14 @@ from delayedq.pipeline.models import Load, LoadStaging
 from tests.pipeline.queued import history
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
 @pytest.mark.parametrize(
     ("kind", "place", "dies"),
     # A local server of Spark Connect tries each task once.
     [
         ("master", "local-cluster[2,1,1024]", "between"),
-        pytest.param("remote", "local[2]", "never", marks=pytest.mark.nightly),
+        ("remote", "local[2]", "never"),
     ],
 )
 def test_nothing_is_lost_or_doubled(java, python, request, address, store, tmp_path, kind, place, dies):
