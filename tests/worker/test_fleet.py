@@ -117,11 +117,11 @@ def closed_database(alias):
 def test_a_worker_that_dies_while_the_database_is_away_is_replaced(workers, closed_database):
     one = workers("--lease", "20")
     one.ready()
-    before = children(one)[-1]
+    keeper, before = children(one)
     closed_database(True)
     time.sleep(1)
     os.kill(before, signal.SIGKILL)
-    replaced = eventually(lambda: len(children(one)) == 2 and children(one)[-1] != before and children(one)[-1])
+    replaced = eventually(lambda: next((pid for pid in children(one) if pid not in {keeper, before}), None))
     closed_database(False)
     connections["postgresql"].close()
     began = time.monotonic()
