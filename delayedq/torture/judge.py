@@ -161,8 +161,10 @@ def nothing_lost(history: History) -> Iterator[Violation]:
 
 def nothing_left(history: History) -> Iterator[Violation]:
     """I12: when the faults have ended, everything ends."""
+    uids = {id_: uid for uid, id_ in history.stored.items()}
     for id_ in sorted(history.left):
-        yield Violation("everything ends", f"message {id_} still waits or runs", history.about(id_))
+        said = f"message {id_} ({uids.get(id_, 'a tick, or of a flow')}) still waits or runs"
+        yield Violation("everything ends", said, history.about(id_))
 
 
 def ends_when_told(history: History) -> Iterator[Violation]:

@@ -143,7 +143,7 @@ def tortured(fault: str, disturb: Callable[[], None] | None, load: Load) -> dict
         "ended_twice": report.ended_twice,
         "recovered": report.recovered.get(fault),
         "refused": refused,
-        "violations": [f"{one.invariant}: {one.text}" for one in report.violations],
+        "violations": ["\n".join([f"{one.invariant}: {one.text}", *map(str, one.lines)]) for one in report.violations],
     }
 
 
