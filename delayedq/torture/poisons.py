@@ -11,6 +11,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from django.db import Error, connections
@@ -24,12 +25,15 @@ if TYPE_CHECKING:
 
 #: Seconds of a call into C: more than a lease. Bytes that a process may still take when memory is short.
 HELD, LEFT = 5, 8_000_000
+#: In so many pieces it is taken.
+PIECES = 16
 #: By vendor, what changes a session so that others of the same one would fail, or read something else.
 SESSIONS = {
     "postgresql": ["SET search_path = nowhere", "SET statement_timeout = 1", "SET default_transaction_read_only = on"],
     "mysql": ["SET SESSION sql_mode = 'ANSI_QUOTES'", "SET SESSION TRANSACTION READ ONLY", "SET autocommit = 0"],
     "sqlite": ["PRAGMA query_only = 1"],
 }
+_limited = Lock()
 
 
 # What its process does not survive, or its attempt.
@@ -53,18 +57,20 @@ def read_nowhere() -> None:
 
 
 def take_all_memory() -> None:
-    """Others of the process get none for a moment, either."""
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    taken: list[bytearray] = []
-    try:
-        resource.setrlimit(resource.RLIMIT_AS, (_size() + LEFT, before[1]))
-        while True:
-            taken.append(bytearray(LEFT // 16))
-            time.sleep(0.002)
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
-        taken.clear()
-        write("killed", "short of memory")  # what others began meanwhile may have failed anywhere
+    """Others of the process get none for a moment, either. One at a time: each leaves the limit that it has found."""
+    with _limited:
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        taken: list[bytearray] = []
+        try:
+            resource.setrlimit(resource.RLIMIT_AS, (_size() + LEFT, before[1]))
+            for _ in range(4 * PIECES):
+                taken.append(bytearray(LEFT // PIECES))
+                time.sleep(0.002)
+            raise MemoryError  # of a system that grants more than it should
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, before)
+            taken.clear()
+            write("killed", "short of memory")  # what others began meanwhile may have failed anywhere
 
 
 def _size() -> int:
