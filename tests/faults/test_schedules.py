@@ -43,6 +43,7 @@ def world(alias):
     made.close()
 
 
+@pytest.mark.timeout(300)
 def test_each_schedule_is_explained_and_rare_branches_are_met(world, alias):
     for seed in range(SEEDS):
         failure = world.run(seed)

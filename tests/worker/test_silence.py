@@ -342,7 +342,7 @@ def test_a_report_of_progress_that_is_not_answered_stops_nobody(through, proxy):
 @on_servers
 def test_a_database_that_is_slow_and_alive_is_no_silence(through, proxy):
     proxy.delay = 0.02
-    one = through(ANSWER_WITHIN="3")
+    one = through(ANSWER_WITHIN="10")
     one.ready()
     chores.note.enqueue_many(((str(number),), {}) for number in range(20))
     eventually(lambda: FinishedMessage.objects.count() == 20)
