@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import contextmanager
 from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,6 +53,19 @@ BY_INDEX = "SELECT id FROM delayedq_message WHERE payload LIKE '%%' || %s || '%%
 
 
 def main(binaries: Path) -> None:
+    with served(binaries):
+        execute("CREATE EXTENSION pg_trgm")
+        for name, index in INDEXES.items():
+            prices = [price(index) for _ in range(3)]
+            medians = (sorted(part)[1] for part in zip(*prices, strict=True))
+            tell(" | ".join([name, *(f"{number:,.0f}" for number in medians)]))
+        for line in gain():
+            tell(line)
+
+
+@contextmanager
+def served(binaries: Path) -> Iterator[None]:
+    """A server of its own, with all tables. Its log has no images of pages: their number depends on checkpoints."""
     with postgresql_socket(durable=True, binaries=binaries) as socket:
         url = f"postgres://{USER}@/postgres?host={quote(socket, safe='')}"
         os.environ |= {"DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.worker_settings"}
@@ -59,15 +73,9 @@ def main(binaries: Path) -> None:
         from django.core.management import call_command
 
         call_command("migrate", verbosity=0)
-        execute("CREATE EXTENSION pg_trgm")
-        execute("ALTER SYSTEM SET full_page_writes = off")  # their number depends on when a checkpoint was
+        execute("ALTER SYSTEM SET full_page_writes = off")
         execute("SELECT pg_reload_conf()")
-        for name, index in INDEXES.items():
-            prices = [price(index) for _ in range(3)]
-            medians = (sorted(part)[1] for part in zip(*prices, strict=True))
-            tell(" | ".join([name, *(f"{number:,.0f}" for number in medians)]))
-        for line in gain():
-            tell(line)
+        yield
 
 
 def tell(line: str) -> None:

@@ -9,18 +9,15 @@ bytes with other tables, which triggers and indexes imitate: a trigger itself wr
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 from collections import Counter
 from datetime import timedelta
 from typing import NamedTuple
-from urllib.parse import quote
 
-import django
-
-from tests.server import USER, bundled, postgresql_socket
+from tests.benchmarks.argument_index import execute, served, tell
+from tests.server import bundled
 
 BINARIES = bundled(18)
 BATCH, BATCHES = 512, 40
@@ -86,15 +83,7 @@ def main() -> None:
 
 def inside(number: int) -> None:
     variant = VARIANTS[number]
-    with postgresql_socket(durable=True, binaries=BINARIES) as socket:
-        url = f"postgres://{USER}@/postgres?host={quote(socket, safe='')}"
-        os.environ |= {"DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.worker_settings"}
-        django.setup()
-        from django.core.management import call_command
-
-        call_command("migrate", verbosity=0)
-        execute("ALTER SYSTEM SET full_page_writes = off")
-        execute("SELECT pg_reload_conf()")
+    with served(BINARIES):
         vary(variant)
         live(variant)  # the pages of the live table are then used again
         execute("VACUUM delayedq_message")
@@ -154,19 +143,6 @@ def of_line(line: str) -> tuple[str, ...] | None:
 def position() -> str:
     ((at,),) = execute("SELECT pg_current_wal_insert_lsn()::text")
     return str(at)
-
-
-def execute(sql: str) -> list[tuple[str, ...]]:
-    from django.db import connection
-
-    with connection.cursor() as cursor:
-        cursor.execute(sql)
-        return cursor.fetchall() if cursor.description else []
-
-
-def tell(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
+from django.db import IntegrityError, connections, transaction
 
 from delayedq.models import FinishedMessage, Message
 from delayedq.store.protocol import ClaimRequest, Lane
@@ -55,6 +56,20 @@ def write(name="written"):
 def write_and(then):
     """What a task does that writes, and then calls `then`."""
     return lambda: (write(), then())[1]
+
+
+def _swallow_an_error(_alias):
+    mark = Mark.objects.create(name="again")
+    with pytest.raises(IntegrityError):
+        Mark.objects.create(id=mark.id, name="again")
+
+
+#: By name, what keeps a transaction on the database of this alias from its commit.
+SPOILING = {
+    "swallowed error": _swallow_an_error,
+    "set_rollback": lambda alias: transaction.set_rollback(True, using=alias),
+    "close": lambda alias: connections[alias].close(),
+}
 
 
 def marks():

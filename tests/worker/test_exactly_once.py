@@ -22,7 +22,7 @@ from delayedq.store.protocol import Settled
 from tests.app import once
 from tests.app.models import Mark
 from tests.store.given import NOW, at, together
-from tests.worker.exactly_once_tasks import ROW_LOCKS, claim_first, is_untouched, marks, run, write, write_and
+from tests.worker.exactly_once_tasks import ROW_LOCKS, SPOILING, claim_first, is_untouched, marks, run, write, write_and
 
 MINUTE = timedelta(minutes=1)
 
@@ -252,20 +252,9 @@ def test_an_error_that_it_catches_around_a_block_of_its_own_does_no_harm(claimed
     assert marks() == ["written"]
 
 
-def swallow_an_error():
-    mark = Mark.objects.create(name="written")
-    with pytest.raises(IntegrityError):
-        Mark.objects.create(id=mark.id, name="again")
-
-
-@pytest.mark.parametrize("harm", ["swallowed error", "set_rollback", "close"])
-def test_a_transaction_that_can_not_commit_is_a_failure(claimed, connection, harm):
-    spoil = {
-        "swallowed error": swallow_an_error,
-        "set_rollback": lambda: transaction.set_rollback(True, using=connection.alias),
-        "close": connection.close,
-    }[harm]
-    message = claimed(write_and(spoil))
+@pytest.mark.parametrize("spoil", SPOILING.values(), ids=SPOILING)
+def test_a_transaction_that_can_not_commit_is_a_failure(claimed, alias, spoil):
+    message = claimed(write_and(partial(spoil, alias)))
     ended = run(message)
 
     assert (ended.outcome, ended.settled) == (Raised(), None)

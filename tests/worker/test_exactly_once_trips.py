@@ -21,10 +21,18 @@ from delayedq.store.protocol import Settled
 from delayedq.worker.loop import Loop
 from delayedq.worker.silence import Silence
 from tests.app import once, tasks
-from tests.app.models import Mark
 from tests.proxy import Proxy
 from tests.store.given import at, together
-from tests.worker.exactly_once_tasks import claim_first, claim_playing, is_untouched, marks, run, write, write_and
+from tests.worker.exactly_once_tasks import (
+    SPOILING,
+    claim_first,
+    claim_playing,
+    is_untouched,
+    marks,
+    run,
+    write,
+    write_and,
+)
 
 pytestmark = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
 
@@ -148,24 +156,13 @@ def test_a_lock_of_another_is_waited_for_and_what_it_wrote_commits_then(claimed,
     assert (FinishedMessage.objects.get().outcome, marks()) == ("succeeded", ["written"])
 
 
-@pytest.mark.parametrize("harm", ["swallowed error", "set_rollback", "close"])
-def test_a_transaction_that_can_not_commit_is_a_failure(claimed, connection, harm):
-    spoil = {
-        "swallowed error": swallow_an_error,
-        "set_rollback": lambda: transaction.set_rollback(True, using=connection.alias),
-        "close": connection.close,
-    }[harm]
-    message = claimed(write_and(spoil))
+@pytest.mark.parametrize("spoil", SPOILING.values(), ids=SPOILING)
+def test_a_transaction_that_can_not_commit_is_a_failure(claimed, alias, spoil):
+    message = claimed(write_and(partial(spoil, alias)))
     ended = run(message)
 
     assert (ended.outcome, ended.settled) == (Raised(), None)
     assert is_untouched(message)
-
-
-def swallow_an_error():
-    mark = Mark.objects.create(name="written")
-    with pytest.raises(IntegrityError):
-        Mark.objects.create(id=mark.id, name="again")
 
 
 def test_after_a_rollback_its_statement_is_prepared_anew(claimed, trips):
