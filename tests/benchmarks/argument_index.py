@@ -87,7 +87,7 @@ def execute(sql: str, *parameters: object) -> list[tuple[object, ...]]:
     from django.db import connection
 
     with connection.cursor() as cursor:
-        cursor.execute(sql, parameters)
+        cursor.execute(sql, parameters or None)
         return cursor.fetchall() if cursor.description else []
 
 
