@@ -186,9 +186,9 @@ def poison(uid: str, how: str) -> None:
     DEADLY[how]()
 
 
-@task(**_options)
+@task(timeout=SILENT, **_options)
 def rude(uid: str, how: str) -> list[Any]:
-    """Leaves behind what is none of its business: `how` is one of `poisons.RUDE`. It fails once at most."""
+    """Leaves behind what is none of its business: `how` is one of `poisons.RUDE`. It fails once by itself."""
     with written(uid):
         RUDE[how]()
     return _result(uid)
@@ -202,7 +202,7 @@ async def rude_async(uid: str, how: str) -> list[Any]:
     return _result(uid)
 
 
-@task(**_options)
+@task(timeout=SILENT, **_options)
 def uncommitted(uid: str) -> list[Any]:
     """Stores a message in a transaction that it leaves open: that message must not run."""
     with written(uid):
