@@ -332,10 +332,8 @@ class Coroutines:
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            loop = runner.get_loop()
-            self._serve(loop)
             while not self._is_stopping:
-                self._serve(loop)
+                self._serve(runner.get_loop())
             runner.run(sync_to_async(connections.close_all)())
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
