@@ -16,7 +16,7 @@ from django.db import connections
 
 from delayedq.models import Worker
 from tests.benchmarks.neutral.adapter import MANIFESTS, Figures
-from tests.benchmarks.neutral.systems import SYSTEMS
+from tests.benchmarks.neutral.systems import SYSTEMS, AsyncSystem
 from tests.worker.conftest import eventually
 
 on_postgresql = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
@@ -30,8 +30,12 @@ def system():
 
 @pytest.fixture
 def adapter(store, system):
+    needed = [SYSTEMS[system].package]
+    if issubclass(SYSTEMS[system], AsyncSystem):
+        needed.append("uvloop")
     try:
-        version(SYSTEMS[system].package)
+        for package in needed:
+            version(package)
     except PackageNotFoundError:
         pytest.skip("the dependency group `bench` is not installed")
     server = connections[store.alias].settings_dict
