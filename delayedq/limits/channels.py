@@ -27,8 +27,11 @@ from delayedq.limits.requests import (
 from delayedq.limits.room import LEAST_SECONDS, cost
 from delayedq.limits.rules import bucket_name
 from delayedq.sql.priority import BOUNDARY
+from delayedq.store.base import with_follow_ups
 from delayedq.store.claim_tokens import new_token
 from delayedq.store.database import retry_on_deadlock
+from delayedq.store.feature import concerned
+from delayedq.store.protocol import Finish
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -271,9 +274,36 @@ class Channels(ABC):
         what the settlement tells. Without, two: the first stands when the second is undone, and is not tried again.
         """
         if limited := with_channels(transitions):
+            if len(limited) == len(transitions) and (continued := self._continue(transitions, request)):
+                return continued
+            if request.chains:
+                request.chains.end(limited)
             return self._settle_and_claim(transitions, limited, request)
         settled = self.store.settle(transitions, worker)
         return settled, self.claim(*request[:5], expired=request.expired, tell_unknown=request.tell_unknown)
+
+    def _continue(
+        self, transitions: Sequence[Transition], request: ChannelRequest
+    ) -> tuple[Settled, ChannelClaim] | None:
+        """End these, all of which have a channel, and claim the next message of each in its place; None: they can't."""
+        chains, finishes = request.chains, [one for one in transitions if isinstance(one, Finish)]
+        if not request.may_continue or chains is None or len(finishes) < len(transitions):
+            return None
+        if with_follow_ups(finishes) or len(concerned(finishes)) > 1 or not chains.may_continue(finishes, request):
+            return None
+        if continued := self._settle_and_continue(finishes, request):
+            settled, claim = continued
+            untouched = settled.untouched
+            chains.continue_with([one for one in finishes if one.claimed.id not in untouched], claim.claimed)
+        return continued
+
+    def _settle_and_continue(
+        self,
+        finishes: Sequence[Finish],  # noqa: ARG002
+        request: ChannelRequest,  # noqa: ARG002
+    ) -> tuple[Settled, ChannelClaim] | None:
+        """In one statement; None: nothing was done. Only PostgreSQL does it."""
+        return None
 
     @retry_on_deadlock
     def _settle_and_claim(
@@ -297,6 +327,8 @@ class Channels(ABC):
         if moment is None or request.limit <= 0:
             self.tell(told)
             return ChannelClaim([], TAKEN)
+        if request.chains:
+            told = told._replace(uncharged=request.chains.take_uncharged())
         return ChannelTurn(self.at(moment), request).take(told)
 
     @abstractmethod

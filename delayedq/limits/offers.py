@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from delayedq.limits.channels import Channels
-    from delayedq.store.protocol import Claimed, Offer, Offered, Settled, Transition
+    from delayedq.store.protocol import Claimed, Finish, Offer, Offered, Settled, Transition
 
 #: The ids of so many channels are remembered.
 REMEMBERED = 50_000
@@ -99,6 +99,11 @@ def with_channels(transitions: Sequence[Transition]) -> list[Transition]:
     return [one for one in transitions if is_limited(one.claimed.priority)]
 
 
+def ran_for(one: Finish | GiveBack) -> float:
+    """Seconds; 0 if its task never started."""
+    return max(0.0, one.started - one.finished) if one.started is not None else 0.0
+
+
 def told_of(limited: Sequence[Transition], settled: Settled) -> Events:
     """What is to be said of these transitions: their places are free, and their channels are to be looked at.
 
@@ -119,6 +124,6 @@ def told_of(limited: Sequence[Transition], settled: Settled) -> Events:
         if seconds is None:
             seconds = known[name] = took.setdefault(address_of(claimed), [])
         if not isinstance(one, Discard) and one.started is not None:  # else it never started
-            seconds.append(max(0.0, one.started - one.finished))
+            seconds.append(ran_for(one))
     past = over[0].claimed.created_at  # the channels are looked at at once: what a person has decided was not due
     return Events([Notice(*where, past, len(each), sum(each)) for where, each in took.items()], ended)

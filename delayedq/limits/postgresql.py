@@ -10,15 +10,17 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from django.db import Error
+
 from delayedq.limits.channels import KEPT, MOST_NOTICES, MOST_RISING, SURROUNDINGS, Channels
 from delayedq.limits.offers import told_of
-from delayedq.limits.requests import ChannelState, ChannelView, Dealt, Running
+from delayedq.limits.requests import ChannelClaim, ChannelState, ChannelView, Dealt, Running
 from delayedq.limits.room import FIRST_SECONDS, LEAST_SECONDS, LOCKED, MOST_VISITED, SHORT_SECONDS
 from delayedq.limits.rules import HEAD
 from delayedq.sql.priority import BOUNDARY, LIMITED
 from delayedq.store.feature import concerned
-from delayedq.store.postgresql.database import Given, numbers, of_lease, texts
-from delayedq.store.postgresql.sql import CLAIMED, LEASE, MESSAGE, NOW, expired, free
+from delayedq.store.postgresql.database import Given, numbers, of_finishes, of_lease, texts
+from delayedq.store.postgresql.sql import CLAIMED, ENDED, LEASE, MESSAGE, NOW, expired, free
 from delayedq.store.postgresql.store import ended_of, finishing
 from delayedq.store.protocol import Claimed, Finish, Settled
 
@@ -102,7 +104,7 @@ SELECT group_id FROM heard UNION ALL SELECT group_id FROM changed UNION ALL SELE
 # It is in turn, and its messages took what they were charged with: most rows need not be written.
 _AS_CHARGED = f"""(
     known.is_ready AND (heard.ended = 0 OR known.seconds > 0) AND known.seconds <= {LEAST_SECONDS}
-    AND heard.seconds <= heard.ended * {LEAST_SECONDS}
+    AND heard.seconds <= heard.ended * {LEAST_SECONDS} AND heard.uncharged = 0
 )"""
 
 # `Channels.hear` in one statement: it says what the expressions mean. Then it reads `channels.SURROUNDINGS`, which
@@ -116,12 +118,13 @@ removed AS (
 ),
 heard AS MATERIALIZED (
     SELECT channel_id, min(removed.group_id) AS group_id, min(name) AS name, min(at) AS at,
-        sum(ended)::float8 AS ended, sum(seconds) AS seconds
+        sum(ended)::float8 AS ended, sum(seconds) AS seconds, sum(uncharged)::float8 AS uncharged
     FROM (
-        SELECT channel_id, group_id, name, at, ended, seconds FROM removed
+        SELECT channel_id, group_id, name, at, ended, seconds, 0 AS uncharged FROM removed
         UNION ALL
-        SELECT channel_id, NULL, NULL, {NOW}, ended, seconds
-        FROM unnest(%(channels)s::bigint[], %(ended)s::int[], %(took)s::float8[]) AS given (channel_id, ended, seconds)
+        SELECT channel_id, NULL, NULL, {NOW}, ended, seconds, uncharged
+        FROM unnest(%(channels)s::bigint[], %(ended)s::int[], %(took)s::float8[], %(uncharged)s::int[])
+            AS given (channel_id, ended, seconds, uncharged)
     ) AS removed
     GROUP BY channel_id
 ),
@@ -137,7 +140,9 @@ changed AS (
         is_ready = known.is_ready OR least(heard.at, known.ready_at) <= {NOW},
         ready_at = least(heard.at, known.ready_at),
         turn = CASE WHEN known.is_ready THEN known.turn ELSE greatest(known.turn, its.turn) END
-            + (greatest(heard.seconds, heard.ended * {LEAST_SECONDS}) - heard.ended * {_COST}) / known.weight,
+            + (
+                greatest(heard.seconds, heard.ended * {LEAST_SECONDS}) - (heard.ended - heard.uncharged) * {_COST}
+            ) / known.weight,
         seconds = CASE WHEN heard.ended > 0
             THEN known.seconds * {_KEPT} + heard.seconds / heard.ended * (1 - {_KEPT}) ELSE known.seconds END
     FROM heard, delayedq_channelgroup AS its
@@ -314,6 +319,46 @@ SELECT * FROM claimed
 """
 
 
+_NOTHING_SET = """NOT EXISTS (
+    SELECT FROM delayedq_limitstate WHERE definition IS NOT NULL
+    UNION ALL SELECT FROM delayedq_pausedqueue WHERE queue = ANY(ARRAY(SELECT unnest(%(queues)s::text[])))
+    UNION ALL SELECT FROM delayedq_pausedtask WHERE kind = ANY(ARRAY(SELECT unnest(%(kinds)s::text[])))
+)"""
+
+_NEXT = f"""
+SELECT next.message_id FROM freed CROSS JOIN LATERAL (
+    SELECT message_id {WAITING.format("freed")} AND due_at <= {NOW}
+    ORDER BY urgency, due_at, message_id LIMIT freed.places FOR UPDATE SKIP LOCKED
+) AS next
+"""
+
+# The place of each message that ends passes to the next one of its channel, see `continuing`. Where there is none that
+# is due and free, the channel is told, as by TELL. Messages to which others pass a place at this moment are left out.
+CONTINUE = f"""
+WITH {ENDED.format(free=free(f"AND {_NOTHING_SET}"))},
+dropped AS (
+    DELETE FROM delayedq_channelmessage WHERE message_id = ANY(ARRAY(SELECT id FROM ended)) RETURNING channel_id
+),
+freed AS MATERIALIZED (SELECT channel_id AS id, count(*) AS places FROM dropped GROUP BY channel_id),
+claimed AS ({leased(_NEXT)}),
+taken AS (
+    UPDATE delayedq_channelmessage AS place SET lease_token = %(token)s
+    FROM claimed WHERE place.message_id = claimed.id AND place.message_id = ANY(ARRAY(SELECT id FROM claimed))
+    RETURNING place.channel_id
+),
+told AS (
+    {_TOLD}
+    SELECT notice.* FROM unnest(
+        %(channels)s::bigint[], %(groups)s::bigint[], %(queues)s::text[], %(kinds)s::text[], %(names)s::text[],
+        %(moments)s::timestamptz[], %(ended)s::int[], %(took)s::float8[]
+    ) AS notice (id) LEFT JOIN freed USING (id)
+    WHERE EXISTS (SELECT FROM ended)
+        AND (freed.places <= (SELECT count(*) FROM taken WHERE taken.channel_id = notice.id)) IS NOT TRUE
+)
+SELECT answer.ids, claimed.* FROM answer LEFT JOIN claimed ON true
+"""
+
+
 # A whole claim from the channels of a group in one statement, where their limit is a concurrency and nothing else.
 #
 # It is what `claims` does with `look`, `deal` and START, in the same words: what is in turn, what runs, to
@@ -452,6 +497,26 @@ class PostgreSQLChannels(Channels):
         settled = self.store.followed(transitions, ended_of(finishes, rows), request.worker)
         return settled, moment, told_of(limited, settled) if any(settled[:3]) else told
 
+    def _settle_and_continue(
+        self, finishes: Sequence[Finish], request: ChannelRequest
+    ) -> tuple[Settled, ChannelClaim] | None:
+        told = _told(told_of(finishes, Settled()))
+        rows = self.database.batch(CONTINUE, {**of_finishes(finishes), **told, **_leased(request)}, may_prepare=True)
+        ended = ended_of(finishes, [rows[0][:1]])
+        if not ended:
+            return None
+        claimed = [Claimed._make(row[1:]) for row in rows if row[1] is not None]
+        settled = self._settle_rest([one for one in finishes if one.claimed.id not in ended], request.worker)
+        continues = len(claimed) == len(finishes)
+        return settled, ChannelClaim(claimed, None if continues else 0.0, continues)
+
+    def _settle_rest(self, rest: Sequence[Finish], worker: str) -> Settled:
+        """Those that had not ended; after an error, what was claimed is committed and must not be lost with them."""
+        try:
+            return self.store.settle(rest, worker)
+        except Error:
+            return Settled(busy=frozenset(one.claimed.id for one in rest))
+
     def line_up(self, lined: Mapping[int, ChannelAddress]) -> None:
         homes = numbers(where.id for where in lined.values())
         self.database.batch(LINE_UP, {"ids": numbers(lined), "homes": homes, **_named({*lined.values()})})
@@ -461,7 +526,7 @@ class PostgreSQLChannels(Channels):
             self.database.batch(TELL, _told(told))
 
     def hear(self, now: datetime, told: Events) -> ClaimContext:  # noqa: ARG002 - the store is bound to it
-        return self._surroundings(self.database.batch(HEAR, _ended(told), may_prepare=True))
+        return self._surroundings(self.database.batch(HEAR, _heard(told), may_prepare=True))
 
     def look(self, asked: ChannelQuery, now: datetime) -> list[ChannelView]:  # noqa: ARG002
         group, most, room, *_ = asked
@@ -526,6 +591,17 @@ def _ended(told: Events) -> dict[str, Any]:
         "channels": numbers(one.channel_id for one in told.notices),
         "ended": numbers(one.ended for one in told.notices),
         "took": numbers(one.seconds for one in told.notices),
+        "ended_ids": numbers(told.ended),
+    }
+
+
+def _heard(told: Events) -> dict[str, Any]:
+    charged, uncharged = told.notices, told.uncharged.items()
+    return {
+        "channels": numbers([*(one.channel_id for one in charged), *(id_ for id_, _ in uncharged)]),
+        "ended": numbers([*(one.ended for one in charged), *(ran.number for _, ran in uncharged)]),
+        "took": numbers([*(one.seconds for one in charged), *(ran.seconds for _, ran in uncharged)]),
+        "uncharged": numbers([*(0 for _ in charged), *(ran.number for _, ran in uncharged)]),
         "ended_ids": numbers(told.ended),
     }
 

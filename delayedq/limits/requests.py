@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import datetime, timedelta
 
+    from delayedq.limits.continuing import Chains
     from delayedq.limits.rates import TokenBucket
     from delayedq.limits.rules import Limit
     from delayedq.store.protocol import Claimed
@@ -48,7 +50,8 @@ class ChannelRequest(NamedTuple):
     """Up to `limit` messages of the groups (queue, kind) that `rules` has an answer for, but for `ForeignRules`.
 
     expired: whether places of leases that ran out may be given away; else what carries a lease runs. tell_unknown: is
-    called with the queue and the kind of each group that is in turn, and that has no rules.
+    called with the queue and the kind of each group that is in turn, and that has no rules. chains: what has continued
+    (see `continuing`). may_continue: whether the channels of what ends may continue, since nothing else is due.
     """
 
     rules: Callable[[str, str], Rules | None]
@@ -58,13 +61,19 @@ class ChannelRequest(NamedTuple):
     token: int
     expired: bool = True
     tell_unknown: Callable[[str, str], object] = nobody
+    chains: Chains | None = None
+    may_continue: bool = False
 
 
 class ChannelClaim(NamedTuple):
-    """What was claimed, and in how many seconds to ask again; None: when something was offered or ended."""
+    """What was claimed, and in how many seconds to ask again; None: when something was offered or ended.
+
+    continues: the channels of all that ended have continued, and no others were looked at: these are due as before.
+    """
 
     claimed: list[Claimed]
     due_in: float | None = None
+    continues: bool = False
 
 
 # What the store reads and writes of channels. These are rows of the models of the same names, without Django's cost.
@@ -81,11 +90,25 @@ class Notice(NamedTuple):
     seconds: float = 0.0
 
 
+class Uncharged(NamedTuple):
+    """So many messages of a channel took so many seconds together, and its turn was not charged with them."""
+
+    number: int = 0
+    seconds: float = 0.0
+
+    def and_also(self, other: Uncharged) -> Uncharged:
+        return Uncharged(self.number + other.number, self.seconds + other.seconds)
+
+
 class Events(NamedTuple):
-    """What settlements and offers say: the notices, and the messages (ids) that have no place any more."""
+    """What settlements and offers say: the notices, and the messages (ids) that have no place any more.
+
+    uncharged: of channels (ids) that have continued.
+    """
 
     notices: Collection[Notice]
     ended: Collection[int] = ()
+    uncharged: Mapping[int, Uncharged] = MappingProxyType({})
 
 
 class ServedGroup(NamedTuple):

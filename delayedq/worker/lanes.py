@@ -203,13 +203,17 @@ class Lanes:
         """Whether there are messages with a channel, as far as is known."""
         return self._channels_due is not None
 
+    def channels_are_due(self) -> bool:
+        """Whether there is something to claim from channels, besides the next messages of those that end."""
+        return self._channels_due is not None and self._channels_due <= time.monotonic()
+
     def choose(self, *, has_room: bool = False) -> tuple[list[Lane], bool]:
         """The lanes to claim from, or True: to claim from channels. If both are due, either comes half of the times.
 
         has_room: the round trip ends messages of channels, so there may be room for others in these at once.
         """
         planned = self.plan()
-        due = has_room or (self._channels_due is not None and self._channels_due <= time.monotonic())
+        due = has_room or self.channels_are_due()
         return ([], True) if due and (not planned or random.random() < 0.5) else (planned, False)  # noqa: PLR2004, S311
 
     def plan(self) -> list[Lane]:

@@ -439,7 +439,7 @@ class Loop:
         for queue, kind in round_trip.unknown:
             if self._serves(queue):
                 self._deploy_grace.leave_alone(queue, kind)
-        if round_trip.channels or round_trip.channels_due_in is not None:
+        if (round_trip.channels and not round_trip.continues) or round_trip.channels_due_in is not None:
             self._lanes.expect_channels(round_trip.channels_due_in)
         if round_trip.planned and self._lanes.advance(round_trip.planned, round_trip.answer.claimed, round_trip.room):
             self._poller.ask()
@@ -458,7 +458,8 @@ class Loop:
         if not planned and not channels and self._settles_in() != 0.0:
             return None
         results, self._unsettled = self._unsettled, []
-        return RoundTrip(results, planned, room, channels, self._leases.may_claim_expired())
+        may_continue = channels and not self._lanes.channels_are_due()
+        return RoundTrip(results, planned, room, channels, may_continue, self._leases.may_claim_expired())
 
     def _ends_in_channels(self) -> bool:
         """Whether a message with a channel is to be settled now: the next of its channel is claimed with its end."""

@@ -18,6 +18,7 @@ from django.db import DataError, Error, IntegrityError, connections
 
 from delayedq.exceptions import InvalidMessage
 from delayedq.limits.channels import Channels
+from delayedq.limits.continuing import Chains
 from delayedq.limits.offers import with_channels
 from delayedq.limits.requests import ChannelRequest
 from delayedq.limits.setting import rules_for
@@ -55,6 +56,8 @@ class RoundTrip:
     room: int
     #: Does it claim from channels, and not from lanes?
     channels: bool = False
+    #: May the channels of what it ends continue, since nothing else is due in channels?
+    may_continue: bool = False
     #: May it claim messages whose lease has run out?
     expired: bool = True
     #: That of its claim.
@@ -80,6 +83,8 @@ class RoundTrip:
     unknown: set[tuple[str, str]] = field(default_factory=set)
     #: In how many seconds to claim from channels; None: nobody knows of anything to claim.
     channels_due_in: float | None = None
+    #: Have channels continued, so that the others are due when they were before?
+    continues: bool = False
     error: BaseException | None = None
     #: Has it failed since there was no connection?
     lacks_connection: bool = False
@@ -124,6 +129,7 @@ class StoreThread(threading.Thread):
         self._lease = lease
         self._remember_claim = remember_claim
         self._rules = rules_for(serves)
+        self._chains = Chains()
         #: Messages (ids) that may have been settled by a round trip whose answer never came.
         self._unsure: set[int] = set()
         self._worker = worker
@@ -192,10 +198,12 @@ class StoreThread(threading.Thread):
         if round_trip.channels:
             unknown = round_trip.unknown
             request = ChannelRequest(
-                self._rules, *where, round_trip.expired, lambda queue, kind: unknown.add((queue, kind))
-            )
+                self._rules, *where, round_trip.expired, lambda queue, kind: unknown.add((queue, kind)),
+                self._chains, round_trip.may_continue,
+            )  # fmt: skip
             settled, claim = Channels.of(self._store).settle_and_claim(transitions, self._worker, request)
-            round_trip.answer, round_trip.channels_due_in = SettledAndClaimed(claim.claimed, settled), claim.due_in
+            round_trip.answer = SettledAndClaimed(claim.claimed, settled)
+            round_trip.channels_due_in, round_trip.continues = claim.due_in, claim.continues
         else:
             round_trip.answer = self._store.settle_and_claim(
                 transitions, ClaimRequest(round_trip.planned, *where, expired=round_trip.expired)

@@ -197,7 +197,7 @@ def hold_interpreter(seconds=100_000):
     ctypes.PyDLL(None).sleep(seconds)
 
 
-@task(timeout=timedelta(milliseconds=100), max_attempts=3)
+@task(timeout=timedelta(seconds=1), max_attempts=3)
 def hold_thread(seconds=100_000):
     """A call into C that can't be interrupted, but lets other threads run."""
     Mark.objects.create(name="thread held", value=str(os.getpid()))

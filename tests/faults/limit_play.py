@@ -7,9 +7,11 @@ is over, or the answer of a renewal says that it is.
 from __future__ import annotations
 
 from datetime import timedelta
+from math import inf
 
 from delayedq.limits.channels import Channels
-from delayedq.limits.requests import Rules
+from delayedq.limits.continuing import Chains
+from delayedq.limits.requests import ChannelRequest, Rules
 from delayedq.limits.rules import OnFull, Size
 from delayedq.models import (
     Channel,
@@ -26,7 +28,7 @@ from tests.faults.roles import Acting, transition
 from tests.faults.scenarios import Operation
 from tests.limits.channels import in_channel
 from tests.limits.limits_model import KINDS, QUEUES, Known, Model
-from tests.store.given import LEASE, NOW
+from tests.store.given import LEASE, NOW, succeed
 
 TABLES = (Message, FinishedMessage, Channel, ChannelGroup, ChannelMessage, ChannelNotice, ChannelSize, LimitState)
 SHARED = "the-api"
@@ -45,6 +47,10 @@ ROUNDS = 60
 
 
 class LimitActor(Acting):
+    def __init__(self, client, world):
+        super().__init__(client, world)
+        self._chains = Chains(longest=inf)  # a seed is replayed at another pace
+
     def offer(self, channel, kind, key):
         message = in_channel(
             channel, key, kind=kind, queue=QUEUE, scheduled_at=NOW, max_attempts=99, sizes=self._sizes()
@@ -75,6 +81,28 @@ class LimitActor(Acting):
                 record.answer = self._told(claimed, self.store.settle([transition(how, claimed)], self.worker))
             if record.answer == "busy":
                 self.held.append(claimed)
+
+    def end_and_claim(self, limit):
+        """In one trip, as workers do: the channel continues if it may."""
+        if not self.held:
+            return
+        claimed, began, token = self.held.pop(0), self.world.clock(), self.world.token()
+        request = ChannelRequest(
+            self.world.rules, limit, LEASE, self.worker, token, chains=self._chains, may_continue=True
+        )
+        self.world.ends(claimed)
+        calls = ("finish", claimed.key, {"claimed": claimed}), ("claim", "any", {"token": token})
+        with self.records.call(self.client, *calls) as (record, claim):
+            ends = [succeed(claimed, started=0.0, finished=0.0)]
+            settled, answer = Channels.of(self.store).settle_and_claim(ends, self.worker, request)
+            record.answer, claim.answer = self._told(claimed, settled), [one.id for one in answer.claimed]
+        if record.answer == "busy":
+            self.held.append(claimed)
+        if not claim.is_unknown:
+            sometimes("a channel continued", answer.continues)
+            for one in answer.claimed:
+                self.world.runs(one, began)
+            self.held += answer.claimed
 
     def renew(self):
         if self.held:
@@ -118,8 +146,13 @@ class LimitPlay:
             steps.append(Operation("claim", {"limit": draws.choice([2, 5])}))
             for _ in range(draws.randint(0, 2)):
                 ends = ["finish", "retry", "give back"]
-                renews = draws.random() < 0.2
-                steps.append(Operation("renew", {}) if renews else Operation("end", {"how": draws.choice(ends)}))
+                match draws.choice(["renew", "end", "end", "end and claim", "end and claim"]):
+                    case "renew":
+                        steps.append(Operation("renew", {}))
+                    case "end":
+                        steps.append(Operation("end", {"how": draws.choice(ends)}))
+                    case _:
+                        steps.append(Operation("end_and_claim", {"limit": draws.choice([1, 5])}))
         return steps
 
     def _producer(self, draws):

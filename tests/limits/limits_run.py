@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import partial
+from math import inf
 
 from delayedq import limits
 from delayedq.limits.channels import Channels
+from delayedq.limits.continuing import Chains
 from delayedq.limits.places import Places
 from delayedq.limits.places_held import held_key
-from delayedq.limits.requests import Rules
+from delayedq.limits.requests import ChannelRequest, Rules
 from delayedq.limits.rules import Rate
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, ChannelNotice, ChannelSize, LimitState, Message
 from delayedq.store import operator_store, store_for
+from delayedq.store.claim_tokens import new_token
 from delayedq.store.operator import Move, Seen
 from tests.limits.limits_model import KINDS, QUEUES, Model
 from tests.limits.limits_offers import Offers
@@ -48,6 +51,7 @@ OPERATIONS = {
     "claim": {"limit": [1, 2, 5, 100]},
     "claim_all": {},
     "end": {"which": range(50), "end": [succeed, fail, retry, later, put_back]},
+    "end_and_claim": {"which": range(50), "limit": [1, 2, 5]},
     "elsewhere": {"which": range(50), "how": ["renew", "renew", "release", "drop"]},
     "replace": {"which": range(50), "delay": [0.0, 3.0], "channel": ["", "", *CHANNELS], "queue": ["", "", *QUEUES]},
     "stop": {"which": range(50)},
@@ -66,7 +70,7 @@ class Run(Offers):
     def __init__(self, names):
         self.model, self.now, self.number, self.moved_at = Model(names), 0.0, 0, -9.0
         self.is_moved = False
-        self.store = store_for(ChosenDatabase.alias)
+        self.store, self.chains = store_for(ChosenDatabase.alias), Chains(longest=inf)
 
     def close(self):
         for model in (Message, Channel, ChannelGroup, ChannelMessage, ChannelNotice, ChannelSize, LimitState):
@@ -91,6 +95,11 @@ class Run(Offers):
 
     def claim(self, limit):
         answer = Channels.of(self.here).claim(self.rules, limit, LEASE, "first")
+        self._took(answer, limit)
+        return answer.due_in
+
+    def _took(self, answer, limit):
+        """No more than the limits allow; and who had less than its share was not passed over."""
         if self.is_moved:
             self.moved_at, self.is_moved = self.now, False
         assert len(answer.claimed) <= limit
@@ -104,7 +113,6 @@ class Run(Offers):
         for one in (self.model.messages[one.id] for one in answer.claimed):
             _, limit, _ = next(self.model.scopes(one))  # who has more than its share leaves nobody short
             assert one.home[:2] not in left or self.model.held(one.home, self.now) <= (limit.share or 0)
-        return answer.due_in
 
     def _take(self, claimed):
         known, now = self.model.messages[claimed.id], self.now
@@ -148,7 +156,23 @@ class Run(Offers):
         id_, one = self._chosen(which, held=True)
         if one is None:
             return
-        settled = self.here.settle([end(one.claimed, started=0.5, finished=0.0)], "first")
+        self._ended(id_, one, self.here.settle([end(one.claimed, started=0.5, finished=0.0)], "first"), end)
+
+    def end_and_claim(self, which, limit):
+        """In one trip, as workers do: where the channel continues, its next message has the place."""
+        id_, one = self._chosen(which, held=True)
+        if one is None:
+            return
+        request = ChannelRequest(self.rules, limit, LEASE, "first", new_token(), chains=self.chains, may_continue=True)
+        ends = [succeed(one.claimed, started=0.5, finished=0.0)]
+        settled, answer = Channels.of(self.here).settle_and_claim(ends, "first", request)
+        home = one.home
+        self._ended(id_, one, settled, succeed)
+        self._took(answer, limit)
+        if answer.continues:
+            assert [self.model.messages[claimed.id].home for claimed in answer.claimed] == [home]
+
+    def _ended(self, id_, one, settled, end):
         assert not settled.busy
         if settled.lost:
             assert not one.holds(self.now)  # its place was given away

@@ -38,7 +38,7 @@ CHOICES = [*((name,) for name in LIMITS), *combinations(LIMITS, 2)]
 #: Each by itself, and each with the next one; the other pairs wait for the night.
 FEW = [*((name,) for name in LIMITS), *pairwise(LIMITS)]
 #: What keeps a run going happens more often than the rest.
-WEIGHTS = {"offer": 3, "claim": 4, "claim_all": 2, "end": 8, "pass_time": 4}
+WEIGHTS = {"offer": 3, "claim": 4, "claim_all": 2, "end": 6, "end_and_claim": 3, "pass_time": 4}
 
 
 def one_operation(name):

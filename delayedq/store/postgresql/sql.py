@@ -272,7 +272,7 @@ _RECORD = history(
     fingerprint="fingerprint",
 )
 
-_ENDED = f"""
+ENDED = f"""
 ended AS (
     DELETE FROM delayedq_message AS message
     USING unnest(
@@ -296,11 +296,11 @@ answer AS (
 )
 """
 
-FINISH, FINISH_ONE = (f"WITH {_ENDED.format(free=one)} SELECT ids FROM answer" for one in (FREE, FREE_ONE))
+FINISH, FINISH_ONE = (f"WITH {ENDED.format(free=one)} SELECT ids FROM answer" for one in (FREE, FREE_ONE))
 
 #: The same of one, which fails if that did not end. Without a column, the cast would be tried when it is planned.
 FINISH_OR_FAIL = f"""
-WITH {_ENDED.format(free=FREE_ONE)}
+WITH {ENDED.format(free=FREE_ONE)}
 SELECT CASE WHEN ids IS NOT NULL
     THEN ('delayedq: message ' || (%(ids)s::bigint[])[1] || ' did not end ' || ids::text)::int END
 FROM answer
@@ -309,7 +309,7 @@ FROM answer
 # In batches of 512, 15.4 us of processor time per message, both sides together, against 16.1 for a finish and a claim;
 # and one flush of the log instead of two.
 _SETTLE_AND_CLAIM = f"""
-{_ENDED},
+{ENDED},
 {{after}}
 claimed AS ({_CLAIM.format(settled="AND (SELECT count(*) FROM ended) >= 0 {condition}")})
 SELECT answer.ids, claimed.* FROM answer LEFT JOIN claimed ON true
