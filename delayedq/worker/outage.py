@@ -22,6 +22,7 @@ REMIND_EVERY = 60.0
 
 class _Failures(NamedTuple):
     number: int
+    failed_at: float
     retry_at: float
     lacks_connection: bool
 
@@ -51,7 +52,7 @@ class Outage:
                 self._began, self._told = moment, float("-inf")
             count = self._failures[part].number + 1 if part in self._failures else 1
             pause = min(RECONNECTING(count).total_seconds(), self._longest_pause)
-            self._failures[part] = _Failures(count, moment + pause, lacks_connection)
+            self._failures[part] = _Failures(count, moment, moment + pause, lacks_connection)
             silent = moment - self._told < REMIND_EVERY
             if not silent:
                 self._told = moment
@@ -81,9 +82,10 @@ class Outage:
         """True from the first failure of any part until all that failed have had an answer."""
         return bool(self._failures)
 
-    def another_lacks_connection(self, part: str) -> bool:
-        """True while another part than this one gets no connection."""
-        return any(failed.lacks_connection for other, failed in [*self._failures.items()] if other != part)
+    def another_lacks_connection(self, part: str, since: float) -> bool:
+        """True while another part than this one gets no connection, and has tried since this moment (monotonic)."""
+        others = [failed for other, failed in [*self._failures.items()] if other != part]
+        return any(failed.lacks_connection and failed.failed_at > since for failed in others)
 
     def lasts(self, part: str = "loop") -> bool:
         """True until the next try of this part."""

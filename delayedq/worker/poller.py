@@ -78,7 +78,7 @@ class Poller(threading.Thread):
         outage: Outage,
         leases: SharedLeases | None = None,
         wait: AbstractContextManager[None] | None = None,
-        tasks_lack: Callable[[], bool] = lambda: False,
+        tasks_lack: Callable[[float], bool] = lambda _: False,
     ) -> None:
         super().__init__(name="delayedq-poller", daemon=True)
         self._store = store
@@ -98,6 +98,8 @@ class Poller(threading.Thread):
         # Moments of `time.monotonic()`. By this one the listener must have heard itself; infinity: it is not asked.
         self._proof_ends_at = float("inf")
         self._next_peek_at = float("inf")
+        #: When it got its connection. Who had none before may not have tried since: the database was away.
+        self._connected_at = 0.0
         #: When to listen again, and since when other parts of this worker have no connection.
         self._listen_at, self._others_lack_since = float("inf"), float("inf")
         self._scanned_at = 0.0
@@ -149,6 +151,7 @@ class Poller(threading.Thread):
     def _watch(self) -> None:
         with self._wait:
             connections[self._store.alias].ensure_connection()  # before LISTEN, which is dispensable
+        self._connected_at = time.monotonic()
         self._next_scan_at = self._listen_at = 0.0  # offers until now were not heard
         try:
             while not self._stopping:
@@ -167,13 +170,14 @@ class Poller(threading.Thread):
     def _listen_or_spare(self) -> None:
         """Listen, unless the loop, cron, the keeper or tasks had no connection for a while: then it does without.
 
-        Not during an outage, when this thread has none either: then it would be deaf for longer than that.
+        Not during an outage, when this thread has none either, nor as long as they have not tried again after one: then
+        it would be deaf for longer than that.
         """
-        moment = time.monotonic()
+        moment, since = time.monotonic(), self._connected_at
         if not (
-            self._outage.another_lacks_connection("poller")
-            or (self._leases is not None and self._leases.keeper_lacks_connection)
-            or self._tasks_lack()
+            self._outage.another_lacks_connection("poller", since)
+            or (self._leases is not None and self._leases.keeper_lacks_connection(since))
+            or self._tasks_lack(since)
         ):
             self._others_lack_since = float("inf")
         elif self._others_lack_since == float("inf"):

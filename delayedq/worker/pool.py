@@ -123,9 +123,9 @@ class Pool:
         self.in_event_loop += 1
         self._coroutines.submit(attempt)
 
-    def lacks_connection(self) -> bool:
-        """True for LACKED seconds after an attempt got no connection to a database."""
-        return time.monotonic() - self._lacked_at < LACKED
+    def lacks_connection(self, since: float) -> bool:
+        """Whether an attempt got no connection to a database since this moment (monotonic), at most LACKED ago."""
+        return self._lacked_at > max(since, time.monotonic() - LACKED)
 
     def waiting(self) -> bool:
         """True if there is an attempt that no thread has started yet."""

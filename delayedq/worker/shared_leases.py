@@ -174,10 +174,9 @@ class SharedLeases:
         """What an operator asks of the process."""
         return _REQUESTS[self._process[_ASKED]]
 
-    @property
-    def keeper_lacks_connection(self) -> bool:
-        """Whether the keeper gets no connection to the database."""
-        return bool(self._process[_KEEPER_LACKS])
+    def keeper_lacks_connection(self, since: float) -> bool:
+        """Whether the keeper gets no connection to the database, and has tried since this moment (monotonic)."""
+        return self._process[_KEEPER_LACKS] > since * 1000
 
     def may_claim_expired(self) -> bool:
         """Have renewals gone through lately? Otherwise the leases of other workers may have expired unrenewed."""
@@ -264,8 +263,8 @@ class SharedLeases:
         self._process[_CLAIM_EXPIRED_UNTIL] = _milliseconds() + int(seconds * 1000)
 
     def tell_keeper_lacks_connection(self, lacks: bool) -> None:
-        """Tell the process whether the keeper gets no connection to the database."""
-        self._process[_KEEPER_LACKS] = lacks
+        """Tell the process whether the keeper got no connection to the database just now."""
+        self._process[_KEEPER_LACKS] = _milliseconds() if lacks else 0
 
     def ask(self, request: WorkerCommand | None) -> None:
         """Tell the process what an operator asks of it."""

@@ -2,7 +2,8 @@
 
     python -m tests.faults.postgresql_faults --faults restart_fast,kill_server --seconds 8 --rate 300
 
-The server is one of this process. `tortured` says what is printed. The faults of `delayedq torture` can be named, too.
+The server is one of this process. `tortured` says what is printed; `conflicts` are its errors 40001. The faults of
+`delayedq torture` can be named, too.
 """
 
 from __future__ import annotations
@@ -116,6 +117,11 @@ class Server:
         before = time.monotonic_ns()
         until(lambda: self.control("promote"))
         return before
+
+    def conflicts(self) -> int:
+        """How many statements failed as their transactions could not be put in an order (40001)."""
+        log = (self.data / "log").read_text(errors="replace")
+        return log.count("could not serialize access")
 
     def kill(self) -> None:
         """As the kernel does that is short of memory; the sessions notice that the first process is gone."""
@@ -306,6 +312,7 @@ def judged(fault: str, load: Load) -> dict[str, object]:
             server.control("-m", "fast", "restart", variables=clock.variables)
         faults = Faults(server, standby, proxy, bouncer, clock)
         said = tortured(fault, getattr(faults, fault, None), load._replace(judged=faults.known))
+        said |= {"conflicts": server.conflicts()}
         return said | ({} if faults.lost is None else {"lost": faults.lost.told()})
 
 

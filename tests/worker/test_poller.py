@@ -20,6 +20,7 @@ from delayedq.worker import poller
 from delayedq.worker.lanes import Lanes
 from delayedq.worker.outage import Outage
 from delayedq.worker.poller import Poller
+from delayedq.worker.shared_leases import SharedLeases
 from tests.store.given import kill_others, message, succeed, together
 from tests.worker.attempts import PATIENCE
 
@@ -255,6 +256,49 @@ def test_what_was_offered_while_it_was_deaf_is_found(store, connection):
         kill_others(connection)
         store.offer(message(queue="new", scheduled_at=None))
         watch.until(lambda: watch.planned() == ["new0"])
+
+
+class Lacks:
+    """Parts of a worker that get no connection."""
+
+    def __init__(self):
+        self.outage, self.leases, self.tried_at = Outage("test"), SharedLeases(1), 0.0
+
+    def loop(self):
+        self.outage.begin(OperationalError("no connection"), lacks_connection=True)
+
+    def keeper(self):
+        self.leases.tell_keeper_lacks_connection(lacks=True)
+
+    def tasks(self):
+        self.tried_at = time.monotonic()
+
+    def watching(self, store, woken):
+        return Poller(
+            store, Lanes(), None, 0.05, woken, self.outage, self.leases, tasks_lack=lambda since: self.tried_at > since
+        )
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("part", [Lacks.loop, Lacks.keeper, Lacks.tasks])
+def test_it_gives_up_its_connection_for_who_lacks_one_now_and_not_for_who_lacked_one_before(store, monkeypatch, part):
+    """After an outage, others may not have tried again yet: without its connection it would be deaf for 30 s."""
+    monkeypatch.setattr(poller, "SPARE_AFTER", 0.1)
+    lacks, scans = Lacks(), threading.Semaphore(0)
+    part(lacks)
+    watch = lacks.watching(store, scans.release)
+    watch.start()
+    try:
+        give_up, began = time.monotonic() + PATIENCE, time.monotonic()
+        while time.monotonic() - began < 3 * poller.SPARE_AFTER:
+            assert scans.acquire(timeout=PATIENCE)
+            assert not watch.deaf
+        part(lacks)
+        while not watch.deaf:
+            assert time.monotonic() < give_up
+            assert scans.acquire(timeout=PATIENCE)
+    finally:
+        watch.stop()
 
 
 class NotingPipe(WakeUpPipe):

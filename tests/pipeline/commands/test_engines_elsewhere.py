@@ -25,6 +25,7 @@ KILLED_AT = ("planned", "written", "verified")
 
 
 @pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+@pytest.mark.nightly
 def test_archives_that_are_killed_lose_and_double_nothing_for_any_reader(
     java, environment, store, connection, tmp_path
 ):
