@@ -14,7 +14,7 @@ from django.db import Error
 
 from delayedq.limits.channels import KEPT, MOST_NOTICES, MOST_RISING, SURROUNDINGS, Channels
 from delayedq.limits.offers import told_of
-from delayedq.limits.requests import ChannelClaim, ChannelState, ChannelView, Dealt, Running
+from delayedq.limits.requests import AS_BEFORE, ChannelClaim, ChannelState, ChannelView, Dealt, Running
 from delayedq.limits.room import FIRST_SECONDS, LEAST_SECONDS, LOCKED, MOST_VISITED, SHORT_SECONDS
 from delayedq.limits.rules import HEAD
 from delayedq.sql.priority import BOUNDARY, LIMITED
@@ -507,8 +507,7 @@ class PostgreSQLChannels(Channels):
             return None
         claimed = [Claimed._make(row[1:]) for row in rows if row[1] is not None]
         settled = self._settle_rest([one for one in finishes if one.claimed.id not in ended], request.worker)
-        continues = len(claimed) == len(finishes)
-        return settled, ChannelClaim(claimed, None if continues else 0.0, continues)
+        return settled, ChannelClaim(claimed, AS_BEFORE if len(claimed) == len(finishes) else 0.0)
 
     def _settle_rest(self, rest: Sequence[Finish], worker: str) -> Settled:
         """Those that had not ended; after an error, what was claimed is committed and must not be lost with them."""

@@ -65,15 +65,15 @@ class ChannelRequest(NamedTuple):
     may_continue: bool = False
 
 
-class ChannelClaim(NamedTuple):
-    """What was claimed, and in how many seconds to ask again; None: when something was offered or ended.
+#: In how many seconds to ask again, if the channels of all that ended have continued: when it was to be asked before.
+AS_BEFORE = -1.0
 
-    continues: the channels of all that ended have continued, and no others were looked at: these are due as before.
-    """
+
+class ChannelClaim(NamedTuple):
+    """What was claimed, and in how many seconds to ask again; None: when something was offered or ended."""
 
     claimed: list[Claimed]
     due_in: float | None = None
-    continues: bool = False
 
 
 # What the store reads and writes of channels. These are rows of the models of the same names, without Django's cost.

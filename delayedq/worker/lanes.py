@@ -19,6 +19,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from delayedq.limits.claims import TAKEN
+from delayedq.limits.requests import AS_BEFORE
 from delayedq.sql.priority import is_limited
 from delayedq.store.protocol import BARE, Lane
 
@@ -194,7 +195,9 @@ class Lanes:
                 known.yield_at(now + seconds, now)
 
     def expect_channels(self, due_in: float | None) -> None:
-        """When to claim from channels again; None: when something is offered, or a scan finds something."""
+        """When to claim from channels again; None: when something is offered or found by a scan; or AS_BEFORE."""
+        if due_in == AS_BEFORE:
+            return
         with self._lock:
             latest = UNHEARD if self._unheard else float("inf")
             self._channels_due = time.monotonic() + (latest if due_in is None else min(latest, due_in))

@@ -439,7 +439,7 @@ class Loop:
         for queue, kind in round_trip.unknown:
             if self._serves(queue):
                 self._deploy_grace.leave_alone(queue, kind)
-        if (round_trip.channels and not round_trip.continues) or round_trip.channels_due_in is not None:
+        if round_trip.channels or round_trip.channels_due_in is not None:
             self._lanes.expect_channels(round_trip.channels_due_in)
         if round_trip.planned and self._lanes.advance(round_trip.planned, round_trip.answer.claimed, round_trip.room):
             self._poller.ask()

@@ -81,10 +81,8 @@ class RoundTrip:
     followed: bool = False
     #: The queues and kinds whose channels have something to start, and whose tasks this process does not know.
     unknown: set[tuple[str, str]] = field(default_factory=set)
-    #: In how many seconds to claim from channels; None: nobody knows of anything to claim.
+    #: In how many seconds to claim from channels; None: nobody knows of anything to claim. Or AS_BEFORE.
     channels_due_in: float | None = None
-    #: Have channels continued, so that the others are due when they were before?
-    continues: bool = False
     error: BaseException | None = None
     #: Has it failed since there was no connection?
     lacks_connection: bool = False
@@ -202,8 +200,7 @@ class StoreThread(threading.Thread):
                 self._chains, round_trip.may_continue,
             )  # fmt: skip
             settled, claim = Channels.of(self._store).settle_and_claim(transitions, self._worker, request)
-            round_trip.answer = SettledAndClaimed(claim.claimed, settled)
-            round_trip.channels_due_in, round_trip.continues = claim.due_in, claim.continues
+            round_trip.answer, round_trip.channels_due_in = SettledAndClaimed(claim.claimed, settled), claim.due_in
         else:
             round_trip.answer = self._store.settle_and_claim(
                 transitions, ClaimRequest(round_trip.planned, *where, expired=round_trip.expired)

@@ -11,7 +11,7 @@ from math import inf
 
 from delayedq.limits.channels import Channels
 from delayedq.limits.continuing import Chains
-from delayedq.limits.requests import ChannelRequest, Rules
+from delayedq.limits.requests import AS_BEFORE, ChannelRequest, Rules
 from delayedq.limits.rules import OnFull, Size
 from delayedq.models import (
     Channel,
@@ -99,7 +99,7 @@ class LimitActor(Acting):
         if record.answer == "busy":
             self.held.append(claimed)
         if not claim.is_unknown:
-            sometimes("a channel continued", answer.continues)
+            sometimes("a channel continued", answer.due_in == AS_BEFORE)
             for one in answer.claimed:
                 self.world.runs(one, began)
             self.held += answer.claimed

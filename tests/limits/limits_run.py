@@ -16,7 +16,7 @@ from delayedq.limits.channels import Channels
 from delayedq.limits.continuing import Chains
 from delayedq.limits.places import Places
 from delayedq.limits.places_held import held_key
-from delayedq.limits.requests import ChannelRequest, Rules
+from delayedq.limits.requests import AS_BEFORE, ChannelRequest, Rules
 from delayedq.limits.rules import Rate
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, ChannelNotice, ChannelSize, LimitState, Message
 from delayedq.store import operator_store, store_for
@@ -169,7 +169,7 @@ class Run(Offers):
         home = one.home
         self._ended(id_, one, settled, succeed)
         self._took(answer, limit)
-        if answer.continues:
+        if answer.due_in == AS_BEFORE:
             assert [self.model.messages[claimed.id].home for claimed in answer.claimed] == [home]
 
     def _ended(self, id_, one, settled, end):

@@ -11,7 +11,7 @@ from delayedq import limits
 from delayedq.limits import setting
 from delayedq.limits.channels import Channels
 from delayedq.limits.continuing import Chains
-from delayedq.limits.requests import ChannelRequest, Rules
+from delayedq.limits.requests import AS_BEFORE, ChannelRequest, Rules
 from delayedq.limits.rules import Limit, Order, Rate
 from delayedq.models import (
     Channel,
@@ -72,7 +72,7 @@ def test_the_place_passes_to_the_next_message_in_one_statement(store, chains, mo
         patched.setattr(type(store.database), "atomic", refuse)
         settled, claim = end(store, chains, first)
 
-    assert (any(settled), keys(claim.claimed), claim.continues) == (False, ["2"], True)
+    assert (any(settled), keys(claim.claimed), claim.due_in) == (False, ["2"], AS_BEFORE)
     assert FinishedMessage.objects.get().key == "1"
     assert len(xmins(store)) == 1
     assert ChannelMessage.objects.get(lease_token__gt=0).message_id == claim.claimed[0].id
@@ -97,7 +97,7 @@ def test_several_places_pass_each_in_its_channel(store, chains):
     assert sorted(channels_of(running)) == [*"aabbc"]
     _, claim = end(store, chains, *running, rules=one_by_one(2))
     assert sorted(channels_of(claim.claimed)) == [*"aab"]
-    assert (claim.continues, claim.due_in) == (False, 0.0), "b and c are to be looked at"
+    assert claim.due_in == 0.0, "b and c are to be looked at"
 
     assert claims(store, rules=one_by_one(2), now=at(1)) == []
     assert end(store, chains, *claim.claimed, rules=one_by_one(2))[1].claimed == []
@@ -108,7 +108,7 @@ def test_without_a_next_message_the_channel_is_told_and_forgotten(store, chains)
     offer(store, "a")
     (first,) = claims(store, rules=ONE)
     settled, claim = end(store, chains, first)
-    assert (any(settled), claim.claimed, claim.due_in, claim.continues) == (False, [], 0.0, False)
+    assert (any(settled), claim) == (False, ([], 0.0))
     assert claims(store, rules=ONE, now=at(1)) == []
     assert left_behind() == (0, 0, 0)
 
@@ -137,7 +137,7 @@ def test_where_more_than_places_is_limited_it_is_dealt_as_ever(store, chains, ru
     offer(store, "a", "a", "a")
     first = claims(store, 1, rules=rules)
     settled, claim = end(store, chains, *first, rules=rules)
-    assert (any(settled), claim.continues) == (False, False)
+    assert (any(settled), claim.due_in == AS_BEFORE) == (False, False)
     assert FinishedMessage.objects.count() == 1
 
 
@@ -160,14 +160,14 @@ def test_what_an_operator_has_paused_or_set_is_asked_for(store, chains, monkeypa
     (first,) = claims(store, rules=ONE)
     change(store, first)
     settled, claim = end(store, chains, first)
-    assert (any(settled), claim.continues, len(claim.claimed)) == (False, False, number)
+    assert (any(settled), claim.due_in == AS_BEFORE, len(claim.claimed)) == (False, False, number)
 
 
 @pytest.mark.parametrize(("how", "continues"), [(fail, True), (retry, False)])
 def test_only_what_is_over_passes_its_place(store, chains, how, continues):
     offer(store, "a", "a")
     (first,) = claims(store, rules=ONE)
-    assert end(store, chains, first, how=how)[1].continues == continues
+    assert (end(store, chains, first, how=how)[1].due_in == AS_BEFORE) == continues
     assert ChannelMessage.objects.filter(lease_token__gt=0).count() == 1
 
 
@@ -189,7 +189,7 @@ def test_what_was_replaced_while_it_ran_is_recorded_and_waits_again(store, chain
     (first,) = claims(store, rules=ONE)
     offer(store, "a", key="same", payload='{"args": [1]}', now=at(0.5))
     settled, claim = end(store, chains, first)
-    assert (settled.superseded, claim.continues) == ({first.id}, False)
+    assert (settled.superseded, claim.due_in == AS_BEFORE) == ({first.id}, False)
     assert [one.generation for one in claim.claimed] == [1]
 
 
@@ -218,7 +218,7 @@ def test_it_continues_only_if_nothing_else_is_due(store, chains):
     offer(store, *"aa")
     (first,) = claims(store, rules=ONE)
     _, claim = end(store, chains, first, may_continue=False)
-    assert (len(claim.claimed), claim.continues) == (1, False)
+    assert (len(claim.claimed), claim.due_in == AS_BEFORE) == (1, False)
 
 
 def test_it_continues_for_a_while_only(store):
@@ -226,7 +226,7 @@ def test_it_continues_for_a_while_only(store):
     offer(store, *"aa")
     (first,) = claims(store, rules=ONE)
     _, claim = end(store, Chains(longest=0.005), first)
-    assert (len(claim.claimed), claim.continues) == (1, False)
+    assert (len(claim.claimed), claim.due_in == AS_BEFORE) == (1, False)
 
 
 @pytest.mark.parametrize("may_continue", [False, True])
