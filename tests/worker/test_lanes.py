@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from delayedq.limits.claims import TAKEN
+from delayedq.limits.requests import AS_BEFORE
 from delayedq.store.protocol import LaneHead
 from delayedq.worker import lanes as lanes_module
 from delayedq.worker.lanes import REMEMBERED, SLACK, Lanes
@@ -269,3 +270,12 @@ def test_a_claim_from_channels_that_met_another_one_does_not_know_that_nothing_i
     known = Lanes()
     known.expect_channels(due_in)
     assert known.nothing_is_due() is expected
+
+
+def test_channels_that_continue_leave_the_others_due_as_they_were():
+    known = lanes()
+    known.expect_channels(3600.0)
+    before = known.due_in()
+    known.expect_channels(AS_BEFORE)
+    assert not known.channels_are_due()
+    assert before - 60 < known.due_in() <= before
