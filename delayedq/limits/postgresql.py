@@ -10,8 +10,6 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from django.db import Error
-
 from delayedq.limits.channels import KEPT, MOST_NOTICES, MOST_RISING, SURROUNDINGS, Channels
 from delayedq.limits.offers import told_of
 from delayedq.limits.requests import AS_BEFORE, ChannelClaim, ChannelState, ChannelView, Dealt, Running
@@ -21,7 +19,7 @@ from delayedq.sql.priority import BOUNDARY, LIMITED
 from delayedq.store.feature import concerned
 from delayedq.store.postgresql.database import Given, numbers, of_finishes, of_lease, texts
 from delayedq.store.postgresql.sql import CLAIMED, ENDED, LEASE, MESSAGE, NOW, expired, free
-from delayedq.store.postgresql.store import ended_of, finishing
+from delayedq.store.postgresql.store import ended_of, finishing, missing_of, settled_or_busy
 from delayedq.store.protocol import Claimed, Finish, Settled
 
 if TYPE_CHECKING:
@@ -47,6 +45,11 @@ SELECT CASE WHEN pg_try_advisory_xact_lock(4990113571238845) THEN {NOW} END,
 # What offers and settlements write ----------------------------------------------------------------------------------
 _TOLD = "INSERT INTO delayedq_channelnotice (channel_id, group_id, queue, kind, name, at, ended, seconds)"
 
+_NOTICES = """unnest(
+    %(channels)s::bigint[], %(groups)s::bigint[], %(queues)s::text[], %(kinds)s::text[], %(names)s::text[],
+    %(moments)s::timestamptz[], %(ended)s::int[], %(took)s::float8[]
+)"""
+
 _DROPPED = """
 dropped AS (
     DELETE FROM delayedq_channelmessage WHERE message_id = ANY(ARRAY(SELECT unnest(%(ended_ids)s::bigint[])))
@@ -57,10 +60,7 @@ TELL = f"""
 WITH {_DROPPED},
 told AS (
     {_TOLD}
-    SELECT * FROM unnest(
-        %(channels)s::bigint[], %(groups)s::bigint[], %(queues)s::text[], %(kinds)s::text[], %(names)s::text[],
-        %(moments)s::timestamptz[], %(ended)s::int[], %(took)s::float8[]
-    )
+    SELECT * FROM {_NOTICES}
 )
 SELECT 1
 """
@@ -272,6 +272,12 @@ RETURNING {CLAIMED}
 """
 
 
+# Those that were `claimed` have their places.
+_TAKEN = """
+UPDATE delayedq_channelmessage AS place SET lease_token = %(token)s
+FROM claimed WHERE place.message_id = claimed.id AND place.message_id = ANY(ARRAY(SELECT id FROM claimed))
+"""
+
 CLAIM_IDS = leased("SELECT unnest(%(ids)s::bigint[])")
 
 _LEFT = """
@@ -303,10 +309,7 @@ SELECT 1
 
 START = f"""
 WITH claimed AS ({CLAIM_IDS}),
-taken AS (
-    UPDATE delayedq_channelmessage AS place SET lease_token = %(token)s
-    FROM claimed WHERE place.message_id = claimed.id AND place.message_id = ANY(ARRAY(SELECT id FROM claimed))
-),
+taken AS ({_TAKEN}),
 kept AS (
     UPDATE delayedq_channel AS channel SET
         is_ready = given.is_ready, ready_at = coalesce(given.ready_at, channel.ready_at), turn = given.turn,
@@ -341,17 +344,10 @@ dropped AS (
 ),
 freed AS MATERIALIZED (SELECT channel_id AS id, count(*) AS places FROM dropped GROUP BY channel_id),
 claimed AS ({leased(_NEXT)}),
-taken AS (
-    UPDATE delayedq_channelmessage AS place SET lease_token = %(token)s
-    FROM claimed WHERE place.message_id = claimed.id AND place.message_id = ANY(ARRAY(SELECT id FROM claimed))
-    RETURNING place.channel_id
-),
+taken AS ({_TAKEN} RETURNING place.channel_id),
 told AS (
     {_TOLD}
-    SELECT notice.* FROM unnest(
-        %(channels)s::bigint[], %(groups)s::bigint[], %(queues)s::text[], %(kinds)s::text[], %(names)s::text[],
-        %(moments)s::timestamptz[], %(ended)s::int[], %(took)s::float8[]
-    ) AS notice (id) LEFT JOIN freed USING (id)
+    SELECT notice.* FROM {_NOTICES} AS notice (id) LEFT JOIN freed USING (id)
     WHERE EXISTS (SELECT FROM ended)
         AND (freed.places <= (SELECT count(*) FROM taken WHERE taken.channel_id = notice.id)) IS NOT TRUE
 )
@@ -399,10 +395,7 @@ head AS MATERIALIZED (
     LEFT JOIN LATERAL unnest(ids) WITH ORDINALITY AS one (message, number) ON number <= places
 ),
 claimed AS ({leased("SELECT message FROM head WHERE is_chosen")}),
-taken AS (
-    UPDATE delayedq_channelmessage AS place SET lease_token = %(token)s
-    FROM claimed WHERE place.message_id = claimed.id AND place.message_id = ANY(ARRAY(SELECT id FROM claimed))
-),
+taken AS ({_TAKEN}),
 served AS (
     SELECT head.id, turn, weight, step, until, places, waiting, count(claimed.id) AS started,
         count(*) FILTER (WHERE is_chosen) AS wanted
@@ -502,19 +495,12 @@ class PostgreSQLChannels(Channels):
     ) -> tuple[Settled, ChannelClaim] | None:
         told = _told(told_of(finishes, Settled()))
         rows = self.database.batch(CONTINUE, {**of_finishes(finishes), **told, **_leased(request)}, may_prepare=True)
-        ended = ended_of(finishes, [rows[0][:1]])
-        if not ended:
+        missing = missing_of(finishes, rows[0][0])
+        if len(missing) == len(finishes):
             return None
         claimed = [Claimed._make(row[1:]) for row in rows if row[1] is not None]
-        settled = self._settle_rest([one for one in finishes if one.claimed.id not in ended], request.worker)
+        settled = settled_or_busy(self.store.settle, missing, request.worker)
         return settled, ChannelClaim(claimed, AS_BEFORE if len(claimed) == len(finishes) else 0.0)
-
-    def _settle_rest(self, rest: Sequence[Finish], worker: str) -> Settled:
-        """Those that had not ended; after an error, what was claimed is committed and must not be lost with them."""
-        try:
-            return self.store.settle(rest, worker)
-        except Error:
-            return Settled(busy=frozenset(one.claimed.id for one in rest))
 
     def line_up(self, lined: Mapping[int, ChannelAddress]) -> None:
         homes = numbers(where.id for where in lined.values())

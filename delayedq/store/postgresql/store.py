@@ -50,7 +50,7 @@ from delayedq.store.protocol import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from datetime import timedelta
 
     from delayedq.core.conditions import KeyRange
@@ -234,11 +234,8 @@ class PostgreSQLStore(PostgreSQLEnds, Store):
         if concerning and rows[0][:2] == ([], None):  # nothing was done
             return super()._settle_and_claim(transitions, request)
         claimed = in_lane_order((Claimed._make(row[1:]) for row in rows if row[1] is not None), request.lanes)
-        missing = _missing(transitions, rows[0][0])
-        try:
-            return SettledAndClaimed(claimed, self._settle_rest(missing, request.worker))
-        except Error:  # what was claimed is committed, and must not be lost with the rest
-            return SettledAndClaimed(claimed, Settled(busy=frozenset(transition.claimed.id for transition in missing)))
+        missing = missing_of(transitions, rows[0][0])
+        return SettledAndClaimed(claimed, settled_or_busy(self._settle_rest, missing, request.worker))
 
     def _finish(self, finishes: Sequence[Finish]) -> set[int]:
         return ended_of(finishes, self.database.batch(**finishing(finishes)._asdict()))
@@ -369,11 +366,24 @@ def ended_of(finishes: Sequence[Finish], rows: Sequence[tuple[list[int] | None]]
     return {finish.claimed.id for finish in finishes} if ended is None else set(ended)
 
 
-def _missing(transitions: Sequence[Transition], ended: list[int] | None) -> list[Transition]:
+def missing_of(finishes: Sequence[Finish], ended: list[int] | None) -> list[Finish]:
     """`ended` None: all of them ended."""
     if ended is None:
         return []
-    return [transition for transition in transitions if transition.claimed.id not in ended]
+    return [finish for finish in finishes if finish.claimed.id not in ended]
+
+
+def settled_or_busy(
+    settle: Callable[[Sequence[Transition], str], Settled], missing: Sequence[Finish], worker: str
+) -> Settled:
+    """Those that did not end, after a statement that has claimed others.
+
+    That is committed, and must not be lost with an error: after one they are busy.
+    """
+    try:
+        return settle(missing, worker)
+    except Error:
+        return Settled(busy=frozenset(finish.claimed.id for finish in missing))
 
 
 # An operator's edits on PostgreSQL: each is one statement.
