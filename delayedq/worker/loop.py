@@ -339,10 +339,17 @@ class Loop:
             self.stop()
 
     def _check_threads(self) -> None:
-        """Without one of these nothing would be claimed any more, and nobody would notice."""
+        """Without one of these nothing would be claimed any more, and nobody would notice: let what runs finish, in the
+        shutdown timeout, and leave the rest to another process.
+        """
         for thread in (self._poller, self._silence, self._beat):
-            if thread is not None and not thread.is_alive():
-                raise RuntimeError(f"The thread {thread.name} of this worker has ended.")
+            if thread is not None and not thread.is_alive() and not self._stopping:
+                self._is_short = True
+                logger.error(
+                    "Worker %s is replaced: its thread %s has ended.", self.name, thread.name,
+                    extra={"pid": os.getpid()},
+                )  # fmt: skip
+                self.stop()
 
     def _leave_if_short(self) -> None:
         """A process in which every task would fail claims no more, and ends when what it runs has ended."""

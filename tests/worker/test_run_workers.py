@@ -277,6 +277,8 @@ def test_a_process_is_replaced_after_max_tasks(workers):
 def test_a_process_is_replaced_when_a_thread_of_it_has_ended(workers, thread):
     one = workers("--processes", "1", poll=0.2)
     one.ready()
+    chores.nap.enqueue("one that runs meanwhile", 1.0)
+    eventually(lambda: marked("one that runs meanwhile began"))
     chores.end_thread.enqueue(thread)
     eventually(lambda: FinishedMessage.objects.filter(kind=chores.end_thread.module_path).exists())
     pids = set()
@@ -291,7 +293,8 @@ def test_a_process_is_replaced_when_a_thread_of_it_has_ended(workers, thread):
     one.send(signal.SIGTERM)
     code, output = one.finish()
     assert code == 0
-    assert f"The thread {thread} of this worker has ended." in output
+    assert f"is replaced: its thread {thread} has ended." in output
+    assert marked("one that runs meanwhile ended")
 
 
 def test_workers_stop_when_their_supervisor_is_gone(workers):
