@@ -14,7 +14,7 @@ from delayedq.store.bare_queues import Matching
 from delayedq.store.protocol import Lane
 from tests.store import test_plans_mysql, test_plans_sqlite
 from tests.store.given import LEASE, NOW, at, message
-from tests.store.test_plans_postgresql import DUE, KEY, PRIMARY, Plan
+from tests.store.test_plans_postgresql import DUE, KEY, PRIMARY, Plan, table  # noqa: F401  fixture
 
 QUEUE = "contacts|json"
 BARE = Lane(QUEUE, 0)
@@ -63,6 +63,7 @@ def test_a_deep_page_and_a_rare_prefix_cost_what_they_cost_in_a_short_queue(stor
 
 @pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("analysed", [True, False], ids=["analysed", "never analysed"])
+@pytest.mark.usefixtures("table")
 def test_a_deep_page_and_a_rare_prefix_visit_few_entries_on_postgresql(store, connection, long_queue, analysed):
     long_queue(0, MANY)
     if analysed:
