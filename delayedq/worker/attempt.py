@@ -45,6 +45,8 @@ class Attempt:
     """
 
     task: Task[..., Any]
+    #: Whether it runs in a thread; async tasks share the event loop.
+    threaded: bool
     #: Who writes what it reports; see `worker.reporting`.
     reporter: Callable[[Attempt], None] = staticmethod(report_now)
     #: Entered around what its thread asks the database beside its task; see `worker.silence`.
@@ -70,6 +72,7 @@ class Attempt:
         self.is_known = task is not None
         if task is not None:
             self.task = task
+            self.threaded = not _is_async(task.func)
         self.worker = worker
         self.slot = slot
         self._leases = leases
@@ -132,11 +135,6 @@ class Attempt:
         if left is not None and left <= timedelta():
             return DeadlineExceeded(f"It did not end within {self.deadline} after it was first due.")
         return TaskTimeout(f"It took longer than {self.task.timeout}.")
-
-    @property
-    def threaded(self) -> bool:
-        """True if it runs in a thread; async tasks share the event loop."""
-        return not _is_async(self.task.func)
 
     @property
     def id(self) -> int:

@@ -487,15 +487,17 @@ class Loop:
         claim.entered_at = lease_clock()
         self._end_claim(round_trip)
         self._prefetch.came(round_trip.answer.claimed, self._pool.in_event_loop - in_event_loop)
-        if round_trip.brings_work():
+        if round_trip.brings_work(concluded):
             self._poller.ask_to_scan()
         self._tell(round_trip, concluded)
 
     def _tell(self, round_trip: RoundTrip, concluded: Sequence[tuple[AttemptResult, Decision]]) -> None:
         """Send signals. Receivers may be slow: all that was claimed is in the shared leases by now, and is renewed."""
-        told = False
+        told, lost = False, round_trip.answer.settled.lost
         for result, decided in concluded:
-            if result.attempt.id in round_trip.answer.settled.lost:
+            if result.error is None and not lost:
+                continue
+            if result.attempt.id in lost:
                 signals.lease_lost.send_robust(result.attempt.kind, claimed=result.attempt.claimed)
             elif result.error is not None and result.attempt.id not in round_trip.unstorable:
                 send_signals(result, decided)

@@ -24,7 +24,17 @@ from delayedq.exceptions import DeadlineExceeded, TaskTimeout
 from delayedq.sql.priority import is_limited
 from delayedq.worker.executor import aexecute, execute, not_begun
 from delayedq.worker.reporting import ProgressWriter
-from delayedq.worker.sessions import check, is_open, may_be_dead, observe, observed, opened, restore, share
+from delayedq.worker.sessions import (
+    check,
+    has_opened,
+    is_open,
+    may_be_dead,
+    observe,
+    observed,
+    opened,
+    restore,
+    share,
+)
 from delayedq.worker.transitions import AttemptResult
 
 if TYPE_CHECKING:
@@ -218,21 +228,26 @@ class Pool:
                 result = _failed(attempt, error)
             if isinstance(result.error, OperationalError):
                 self._note_lack(connections.all(initialized_only=True))
-            try:
-                with wait:
-                    restore(failed=isinstance(result.outcome, Raised), task=attempt.kind)
-            except Exception:
-                logger.exception("The connections could not be restored after %r.", attempt)
-                connections.close_all()
+            if has_opened():
+                self._restore(attempt, result, wait)
             self._end(self._ended, result)
         connections.close_all()
 
-    def _run(self, attempt: Attempt, wait: AbstractContextManager[Any]) -> AttemptResult:
+    def _restore(self, attempt: Attempt, result: AttemptResult, wait: AbstractContextManager[Any]) -> None:
         try:
             with wait:
-                check()
-        except Error as error:
-            return not_begun(attempt, error)
+                restore(failed=isinstance(result.outcome, Raised), task=attempt.kind)
+        except Exception:
+            logger.exception("The connections could not be restored after %r.", attempt)
+            connections.close_all()
+
+    def _run(self, attempt: Attempt, wait: AbstractContextManager[Any]) -> AttemptResult:
+        if has_opened():
+            try:
+                with wait:
+                    check()
+            except Error as error:
+                return not_begun(attempt, error)
         attempt.asking = wait
         if not attempt.start():
             return _not_started(attempt)

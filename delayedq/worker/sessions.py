@@ -238,6 +238,11 @@ def _remember(connection: BaseDatabaseWrapper, **_: object) -> None:
         sessions[connection] = _Session(connection)
 
 
+def has_opened() -> bool:
+    """Whether the calling thread has connections to be checked and restored; it is observed."""
+    return bool(_opened.sessions)
+
+
 def opened() -> Mapping[BaseDatabaseWrapper, object]:
     """The connections of the calling thread, which is observed; another thread may pass them to `may_be_dead`."""
     assert _opened.sessions is not None

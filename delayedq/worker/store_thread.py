@@ -31,7 +31,7 @@ from delayedq.worker.shared_leases import lease_clock
 from delayedq.worker.transitions import decision, transition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from contextlib import AbstractContextManager
     from datetime import timedelta
 
@@ -92,17 +92,17 @@ class RoundTrip:
         """Whether it claims something."""
         return bool(self.planned) or self.channels
 
-    def brings_work(self) -> bool:
+    def brings_work(self, concluded: Iterable[tuple[AttemptResult, Decision]]) -> bool:
         """Whether something that it settled is due again, now or soon, or has made messages that follow it."""
         settled = self.answer.settled
         return bool(settled.superseded or settled.offered or self.followed) or any(
-            decided.outcome is None for _, decided in self.concluded()
+            decided.outcome is None for _, decided in concluded
         )
 
     def concluded(self) -> list[tuple[AttemptResult, Decision]]:
         """The results that need no other round trip, with what was decided; once it is done."""
-        busy = self.answer.settled.busy
-        return [pair for pair in zip(self.results, self.decisions, strict=False) if pair[0].attempt.id not in busy]
+        busy, pairs = self.answer.settled.busy, zip(self.results, self.decisions, strict=False)
+        return [pair for pair in pairs if pair[0].attempt.id not in busy] if busy else list(pairs)
 
 
 class StoreThread(threading.Thread):

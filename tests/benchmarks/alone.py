@@ -166,6 +166,7 @@ SCENARIOS = {
     "logging": _against("the default LOGGING of Django", BENCHMARK_LOGGING="default"),
     "logging-debug": _against("the same with DEBUG=True", BENCHMARK_LOGGING="default", BENCHMARK_DEBUG="1"),
     "two-processes": _against("two worker processes", BENCHMARK_FLAGS="--processes 2"),
+    "queues": _against("10,000 queues", BENCHMARK_QUEUES="10000"),
     "future": _against(
         "1,000,000 future messages in 10 priorities",
         MESSAGE.format(

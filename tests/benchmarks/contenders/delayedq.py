@@ -72,17 +72,22 @@ TASKS = {"nothing": nothing, "coroutine": coroutine, "once": once, "busy": busy,
 
 
 def fill(count: int) -> None:
-    """BENCHMARK_TASK names the task, BENCHMARK_ARGUMENT its argument (default: a number), BENCHMARK_KEYED sets keys."""
+    """BENCHMARK_TASK names the task, BENCHMARK_ARGUMENT its argument (default: a number), BENCHMARK_KEYED sets keys;
+    BENCHMARK_QUEUES is the number of queues that take turns.
+    """
     chosen = TASKS[os.environ.get("BENCHMARK_TASK", "nothing")]
-    argument = os.environ.get("BENCHMARK_ARGUMENT")
+    argument, queues = os.environ.get("BENCHMARK_ARGUMENT"), int(os.environ.get("BENCHMARK_QUEUES", "0"))
     given = itertools.repeat(json.loads(argument), count) if argument else range(count)
-    if "BENCHMARK_KEYED" not in os.environ:
+    if "BENCHMARK_KEYED" not in os.environ and not queues:
         for calls in itertools.batched(given, 10_000):  # a transaction each
             chosen.enqueue_bulk(((one,), {}) for one in calls)
         return
     from delayedq.store import default_store
 
-    offers = (chosen.offer((one,), {}, when=None, key=f"key-{number}") for number, one in enumerate(given))
+    key = "key-{}".format if "BENCHMARK_KEYED" in os.environ else lambda _: None
+    offers = (chosen.offer((one,), {}, when=None, key=key(number)) for number, one in enumerate(given))
+    if queues:
+        offers = (offer._replace(queue=f"queue-{number % queues}") for number, offer in enumerate(offers))
     default_store().offer_many(offers)
 
 
