@@ -7,7 +7,10 @@ it; `%(name)s` is a parameter.
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.utils.dateparse import parse_datetime
 
 from delayedq.core.bounds import EARLIEST
 
@@ -57,12 +60,22 @@ BY_CHOICE = "({time} {sign}= %(at)s AND ({time} {sign} %(at)s OR id {sign} %(id)
 
 def text(moment: datetime) -> str:
     """A time as a text without an offset, in UTC: as SQLite stores it, and MySQL's DATETIME takes it."""
-    return str(moment.astimezone(UTC).replace(tzinfo=None))
+    if moment.tzinfo is not UTC:
+        moment = moment.astimezone(UTC)
+    return str(moment.replace(tzinfo=None))
 
 
 def instant(stored: datetime | str) -> datetime:
     """The reverse of `text`; columns with a declared type arrive parsed."""
-    moment = datetime.fromisoformat(stored) if isinstance(stored, str) else stored
+    return _read(stored) if isinstance(stored, str) else stored.replace(tzinfo=stored.tzinfo or UTC)
+
+
+@lru_cache(maxsize=512)
+def _read(stored: str) -> datetime:
+    """Most times of a message are equal, and many messages have those of others."""
+    moment = parse_datetime(stored)
+    if moment is None:
+        raise ValueError(f"{stored!r} is no time.")
     return moment.replace(tzinfo=moment.tzinfo or UTC)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 
 #: Descriptors and bytes that a task may take at once.
@@ -31,7 +32,7 @@ def _has_descriptors() -> bool:
 def _has_memory() -> bool:
     """Whether the system grants it; no page of it is touched."""
     try:
-        bytearray(BYTES)
-    except MemoryError:
+        mmap.mmap(-1, BYTES).close()
+    except (OSError, MemoryError):
         return False
     return True

@@ -116,12 +116,15 @@ ORDER BY scheduled_at, id
 
 IS_DUE = f"{_DUE} LIMIT 1"
 
+#: As texts, which are read faster here than by Django, one by one.
+_TIMES = {name: f"{name} || ''" for name in ("scheduled_at", "scheduled_at_initially", "created_at")}
+
 LEASE = f"""
 UPDATE delayedq_message
 SET lease_token = %(token)s, leased_until = %(until)s, claimed_at = %(now)s, leased_by = %(worker)s,
     attempt = {one_more(least="min")}
 WHERE {{which}}
-RETURNING {listed(columns.CLAIMED)}
+RETURNING {listed(columns.CLAIMED, **_TIMES)}
 """
 
 CLAIM = LEASE.format(which=f"id IN ({_DUE} LIMIT %(limit)s)")
