@@ -20,9 +20,9 @@ import subprocess
 import tempfile
 import time
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -69,7 +69,15 @@ def postgresql_socket(
         try:
             yield str(server.get_postmaster_info().socket_dir)
         finally:
-            server.cleanup()
+            _end(server)
+
+
+def _end(server: Any) -> None:
+    """Also one that a test has killed, which may vanish meanwhile."""
+    from psutil import NoSuchProcess
+
+    with suppress(NoSuchProcess):
+        server.cleanup()
 
 
 @contextmanager
@@ -92,7 +100,7 @@ def standby_socket(primary: str) -> Iterator[str]:
         try:
             yield str(server.get_postmaster_info().socket_dir)
         finally:
-            server.cleanup()
+            _end(server)
 
 
 def _start(directory: Path, binaries: Path | None, settings: Mapping[str, str]):
