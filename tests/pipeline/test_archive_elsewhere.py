@@ -105,6 +105,7 @@ def test_executors_and_python_workers_that_are_killed_in_each_step_change_no_cou
     assert ended.count(True) >= len(STEPS)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("connect_port")
 def test_a_driver_and_its_connect_server_that_are_killed_while_they_delete_change_no_count(archive):
     archive.start(*CONNECT)
