@@ -12,10 +12,9 @@ from __future__ import annotations
 import random
 import time
 from bisect import insort
-from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import chain, islice
+from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -43,9 +42,6 @@ GRAIN = 0.02
 #: At most 16 empty lanes are remembered: after a wake-up the loop claims from them without waiting for a scan.
 REMEMBERED = 16
 
-
-#: Lanes that a claim takes at most. Of more that are due, the next claim takes others.
-AT_ONCE = 256
 
 #: Seconds between two claims from a lane while a long scan is under way, as nobody hears of offers meanwhile.
 UNHEARD = 0.01
@@ -92,10 +88,6 @@ class _KnownLane:
             insort(coming, moment)
         self.yields_at = coming
 
-    def is_due(self, moment: float) -> bool:
-        """Whether to claim from it, if it is `moment` now."""
-        return self.due <= moment and (not self.yields_at or self.claim_at(moment) <= moment)
-
     def claim_at(self, moment: float) -> float:
         """When to claim from it, if it is `moment` now; infinity: not as far as is known."""
         due = max(self.due, moment)
@@ -114,11 +106,6 @@ class Lanes:
     def __init__(self, excluded: Collection[str] = ()) -> None:
         self._excluded = excluded
         self._lanes: dict[tuple[str, int], _KnownLane] = {}
-        #: Their names by their priorities, the highest first; and whether that is still so.
-        self._names: dict[int, list[tuple[str, int]]] = {}
-        self._is_grouped = True
-        #: Where the next claim begins among those of a priority; each process begins elsewhere.
-        self._turns: defaultdict[int, int] = defaultdict(lambda: random.getrandbits(30))
         self._lock = Lock()
         #: The moment (monotonic) at which to claim from channels; None: as far as is known, no message has one.
         self._channels_due: float | None = None
@@ -149,7 +136,7 @@ class Lanes:
     def scanned(self, heads: Sequence[LaneHead], moment: float) -> None:
         """Take over what a scan at `moment` (monotonic) found. Lanes it did not find are empty or paused."""
         with self._lock:
-            before, self._lanes, self._is_grouped = self._lanes, {}, False
+            before, self._lanes = self._lanes, {}
             for head in self._of_no_channel(heads, moment):
                 name = head.queue, head.priority
                 gone = before.pop(name, None)
@@ -168,7 +155,6 @@ class Lanes:
             for head in self._of_no_channel(heads, moment):
                 new = _KnownLane(_watermark(head), moment + max(0.0, head.due_in))
                 self._lanes.setdefault((head.queue, head.priority), new)
-            self._is_grouped = False
 
     def _of_no_channel(self, heads: Sequence[LaneHead], moment: float) -> list[LaneHead]:
         """The lanes among them; the others say when to claim from channels."""
@@ -234,35 +220,18 @@ class Lanes:
         return ([], True) if due and (not planned or random.random() < 0.5) else (planned, False)  # noqa: PLR2004, S311
 
     def plan(self) -> list[Lane]:
-        """AT_ONCE of the lanes that are due, higher priorities first; equal ones take turns in being first."""
+        """The lanes that are due, higher priorities first; equal ones take turns in being first."""
+        moment = time.monotonic()
         with self._lock:
-            self._group()
-            foremost: list[tuple[str, int]] = []
-            for priority, names in self._names.items():
-                foremost += self._next_due(priority, names, AT_ONCE - len(foremost))
-            return [Lane(*name, self._lanes[name].watermark) for name in foremost]
-
-    def _group(self) -> None:
-        if not self._is_grouped:
-            grouped: defaultdict[int, list[tuple[str, int]]] = defaultdict(list)
-            for name in self._lanes:
-                grouped[name[1]].append(name)
-            self._names, self._is_grouped = dict(sorted(grouped.items(), reverse=True)), True
-
-    def _next_due(self, priority: int, names: Sequence[tuple[str, int]], room: int) -> list[tuple[str, int]]:
-        """So many of these lanes that are due, in any order. If there are more, all have their turn, also where hints
-        take those again for due that have just been tried.
-        """
-        moment, first = time.monotonic(), self._turns[priority] % len(names)
-        places = chain(range(first, len(names)), range(first))
-        due = list(islice((place for place in places if self._lanes[names[place]].is_due(moment)), room))
-        if due:
-            self._turns[priority] = due[-1] + 1
+            due = [
+                Lane(*name, known.watermark) for name, known in self._lanes.items() if known.claim_at(moment) <= moment
+            ]
         random.shuffle(due)
-        return [names[place] for place in due]
+        due.sort(key=lambda lane: -lane.priority)
+        return due
 
     def advance(self, planned: Sequence[Lane], claimed: Sequence[Claimed], asked: int) -> bool:
-        """Raise the watermarks to what was claimed; says whether nothing more is known to be due."""
+        """Raise the watermarks to what was claimed; says whether the planned lanes are exhausted."""
         exhausted = len(claimed) < asked
         full = None if exhausted or not claimed else (claimed[-1].queue, claimed[-1].priority)
         last = {(message.queue, message.priority): message.scheduled_at for message in claimed}
@@ -270,21 +239,17 @@ class Lanes:
             for name, scheduled_at in last.items():
                 if known := self._lanes.get(name):
                     known.advance(scheduled_at, has_more=name == full)
-            for lane in planned if exhausted else _emptied(planned, full):
-                if known := self._lanes.get((lane.queue, lane.priority)):
-                    known.due = time.monotonic() + UNHEARD if self._unheard else float("inf")
-                    known.misses += (lane.queue, lane.priority) not in last and not self._unheard
-            return exhausted and (len(planned) < AT_ONCE or not self._any_is_due(time.monotonic()))
-
-    def _any_is_due(self, moment: float) -> bool:
-        return any(known.is_due(moment) for known in self._lanes.values())
+            if exhausted:
+                for lane in planned:
+                    if known := self._lanes.get((lane.queue, lane.priority)):
+                        known.due = time.monotonic() + UNHEARD if self._unheard else float("inf")
+                        known.misses += (lane.queue, lane.priority) not in last and not self._unheard
+        return exhausted
 
     def due_in(self) -> float | None:
         """Seconds until the next message is due; None if none is known."""
         moment = time.monotonic()
         with self._lock:
-            if self._any_is_due(moment):
-                return 0.0
             due = min((known.claim_at(moment) for known in self._lanes.values()), default=float("inf"))
             due = min(due, float("inf") if self._channels_due is None else self._channels_due)
         return None if due == float("inf") else due - moment
@@ -293,17 +258,6 @@ class Lanes:
         """Whether nothing is known to be due; a claim from channels that met another one (TAKEN) knows of nothing."""
         due_in = self.due_in()
         return due_in is None or due_in > TAKEN
-
-
-def _emptied(planned: Sequence[Lane], full: tuple[str, int] | None) -> Sequence[Lane]:
-    """Where a claim takes only some of the lanes, those that it has passed: it takes all of one before the next.
-
-    Of few lanes, all are claimed from again: it costs little, and offers may be heard late.
-    """
-    if len(planned) < AT_ONCE:
-        return ()
-    names = [(lane.queue, lane.priority) for lane in planned]
-    return planned[: names.index(full)] if full in names else ()
 
 
 def _watermark(head: LaneHead) -> datetime:

@@ -261,7 +261,7 @@ class Loop:
         self._busy_until, self._claimed, self._progress = 0.0, 0, time.monotonic()
         self._scans_when_quiet: int | None = None
         self._stop_by = float("inf")
-        self._stuck = self._is_short = False
+        self._stuck = self._is_short = self._is_broken = False
         self._look_at = 0.0
         self._tally, self._lines = Tally(options.tallies, store.alias), TaskLines(wanted=options.lines)
 
@@ -277,7 +277,7 @@ class Loop:
     def run(self, supervisor: int | None = None) -> ExitCode:
         """Work until stopped, drained, or out of tasks; or until the parent is not `supervisor` (a pid) any more.
 
-        Unless it returns DONE or RECYCLE, tasks are still running, and the process must end at once.
+        Unless it returns DONE, RECYCLE or BROKEN, tasks are still running, and the process must end at once.
         """
         signals.worker_started.send_robust(self.name, worker=self.name)
         self._silence.start()
@@ -310,6 +310,8 @@ class Loop:
         self._silence.stop()
         connections[self._store.alias].close()
         signals.worker_stopped.send_robust(self.name, worker=self.name)
+        if finished and self._is_broken:
+            return ExitCode.BROKEN
         if finished:
             is_replaced = self._stuck or self.exhausted or self._leases.asked is WorkerCommand.RESTART
             return ExitCode.RECYCLE if is_replaced else ExitCode.DONE
@@ -343,8 +345,8 @@ class Loop:
         shutdown timeout, and leave the rest to another process.
         """
         for thread in (self._poller, self._silence, self._beat):
-            if thread is not None and not thread.is_alive() and not self._stopping:
-                self._is_short = True
+            if thread is not None and not thread.is_alive() and not self._is_broken:
+                self._is_broken = True
                 logger.error(
                     "Worker %s is replaced: its thread %s has ended.", self.name, thread.name,
                     extra={"pid": os.getpid()},
@@ -383,7 +385,7 @@ class Loop:
 
     def _left(self) -> int:
         """How many more messages this process may claim; at least BATCH means no limit."""
-        if self._is_short:
+        if self._is_short or self._is_broken:
             return 0
         return BATCH if self._options.max_tasks is None else self._options.max_tasks - self._claimed
 

@@ -41,3 +41,4 @@ class ExitCode(IntEnum):
     RECYCLE = 3  #: it has run `max_tasks` messages
     GAVE_UP = 4  #: tasks were still running at the end of the shutdown timeout
     LOST_THREADS = 5  #: half of its threads were lost to tasks that can't be interrupted
+    BROKEN = 6  #: one of its own threads has ended

@@ -220,6 +220,8 @@ class Pool:
     def _work(self) -> None:
         observe()
         wait = self._wait("what is asked beside a task")
+        with wait:
+            pass  # so that it knows the connection which a task may open
         while (attempt := self._next()) is not None:
             # What it sets in its context (its language, time zone, decimals, any ContextVar) ends with it.
             try:
@@ -237,6 +239,8 @@ class Pool:
         try:
             with wait:
                 restore(failed=isinstance(result.outcome, Raised), task=attempt.kind)
+            with wait:
+                pass  # the next task may have another connection
         except Exception:
             logger.exception("The connections could not be restored after %r.", attempt)
             connections.close_all()

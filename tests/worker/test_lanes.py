@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
-from itertools import chain, pairwise
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -135,60 +135,6 @@ def test_the_ends_of_time_are_times_like_others(instant):
     planned = known.plan()
     known.advance(planned, [claimed(tasks.remind, queue="a", scheduled_at=instant)], 1)
     assert names(known.plan()) == ["a0"]
-
-
-# Many lanes
-
-
-@pytest.fixture
-def many(monkeypatch):
-    """Of ten lanes that are due a claim takes four."""
-    monkeypatch.setattr(lanes_module, "AT_ONCE", 4)
-    return lanes(*((f"q{number}", 0) for number in range(10)))
-
-
-def test_of_many_lanes_each_claim_takes_others_until_nothing_is_due(many):
-    planned, over = [], []
-    while plan := many.plan():
-        planned.append(names(plan))
-        over.append(many.advance(plan, [], 9))
-
-    assert [len(one) for one in planned] == [4, 4, 2]
-    assert len(set(chain(*planned))) == 10
-    assert over == [False, False, True]
-
-
-def test_nothing_is_due_after_as_many_lanes_as_a_claim_takes(monkeypatch):
-    monkeypatch.setattr(lanes_module, "AT_ONCE", 4)
-    known = lanes(*((f"q{number}", 0) for number in range(4)))
-    assert known.advance(known.plan(), [], 9)
-
-
-def test_a_claim_that_is_full_has_emptied_the_lanes_before_its_last_one(many):
-    plan = many.plan()
-    many.advance(plan, [got(plan[0].queue), got(plan[2].queue)], 2)
-    later = {name for _ in range(5) for name in names(many.plan())}
-
-    assert len(later) == 8
-    assert not later & set(names(plan[:2]))
-    many.hint()
-    assert len({name for _ in range(3) for name in names(many.plan())}) == 10
-
-
-def test_all_of_many_lanes_have_their_turn_however_often_offers_are_heard(many):
-    tried = []
-    for _ in range(3):
-        many.hint()
-        plan = many.plan()
-        many.advance(plan, [], 9)
-        tried += names(plan)
-    assert len(set(tried)) == 10
-
-
-def test_of_many_lanes_those_of_the_highest_priorities_are_planned(many):
-    scanned(many, *((f"q{number}", number % 5) for number in range(10)))
-    plan = names(many.plan())
-    assert (set(plan[:2]), set(plan[2:])) == ({"q44", "q94"}, {"q33", "q83"})
 
 
 # Exhausted lanes

@@ -7,10 +7,11 @@ from django.db import connections, transaction
 from psycopg.sql import SQL, Identifier
 
 from delayedq.worker import sessions
+from delayedq.worker.silence import Silence
 from tests.app import tasks
 from tests.router import ChosenDatabase
 from tests.worker.attempts import attempt_of, playing
-from tests.worker.test_pool import working
+from tests.worker.pools import values, working
 
 POSTGRESQL = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
 OWN_LOCKS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
@@ -88,6 +89,19 @@ def test_a_session_that_others_use_is_restored_when_they_are_done(connection):
     finally:
         connections[connection.alias].close()
         sessions._opened.sessions = None
+
+
+def is_watched():
+    """Whether its sockets will be known before its session is set up, which may get no answer."""
+    return "get_new_connection" in vars(connections[ChosenDatabase.alias])
+
+
+@POSTGRESQL
+def test_the_connection_that_a_task_opens_is_watched_also_after_another_has_lost_its_session(alias):
+    watched = Silence("a worker", alias, 60.0).wait
+    with working(1, wait=watched) as worker:
+        ended = worker.run(playing(is_watched), playing(ask, "SET work_mem = '77MB'"), playing(is_watched))
+    assert values([ended[0], ended[2]]) == ["true", "true"]
 
 
 @POSTGRESQL
