@@ -239,8 +239,9 @@ class Pool:
         try:
             with wait:
                 restore(failed=isinstance(result.outcome, Raised), task=attempt.kind)
-            with wait:
-                pass  # the next task may have another connection
+            if not has_opened():
+                with wait:
+                    pass  # the next task has another one
         except Exception:
             logger.exception("The connections could not be restored after %r.", attempt)
             connections.close_all()
