@@ -242,9 +242,11 @@ def _from_json(text: str) -> Any:
     """Of a text that nobody has indented: looking for white space around it takes as long as reading a small one."""
     try:
         value, end = _decoder.raw_decode(text)
+        if end == len(text):
+            return value
     except ValueError:
-        return _decoder.decode(text)
-    return value if end == len(text) else _decoder.decode(text)
+        pass
+    return _decoder.decode(text)
 
 
 def dumps(value: object, *, where: str = "value") -> str:

@@ -21,6 +21,9 @@ CLAIMED = (
     *("scheduled_at", "scheduled_at_initially", "created_at", "payload", "metadata", "errors"),
 )
 
+#: The times among them, which each store reads in a way of its own.
+CLAIMED_TIMES = ("scheduled_at", "scheduled_at_initially", "created_at")
+
 #: What a dead letter or a cancelled message takes back into the queue.
 REVIVED = (
     *("id", "scheduled_at", "scheduled_at_initially", "created_at", "generation", "priority", "attempt"),

@@ -385,7 +385,7 @@ class Loop:
 
     def _left(self) -> int:
         """How many more messages this process may claim; at least BATCH means no limit."""
-        if self._is_short or self._is_broken:
+        if self._is_short:
             return 0
         return BATCH if self._options.max_tasks is None else self._options.max_tasks - self._claimed
 

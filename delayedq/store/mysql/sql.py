@@ -180,7 +180,7 @@ def heads(lanes: int) -> str:
 
 # Claiming -----------------------------------------------------------------------------------------------------------
 #: As texts, which are read faster here than by the driver, one by one; not by their names, or they would be sorted so.
-_TIMES = {name: f"CAST({name} AS CHAR)" for name in ("scheduled_at", "scheduled_at_initially", "created_at")}
+_TIMES = {name: f"CAST({name} AS CHAR)" for name in columns.CLAIMED_TIMES}
 
 _CLAIM = {"lease_token": "%(token)s", "key": KEY, "attempt": one_more(), **_TIMES}
 

@@ -210,10 +210,9 @@ WHERE (%(served)s::text[] IS NULL OR lane.queue = ANY(%(served)s::text[])) AND {
 PEEK = f"SELECT {_LANE_HEAD} FROM {_LANES} CROSS JOIN LATERAL {_HEAD} WHERE {_NOT_PAUSED}"
 
 # Claiming -----------------------------------------------------------------------------------------------------------
-_TIMES = ("scheduled_at", "scheduled_at_initially", "created_at")
-
 CLAIMED = ", ".join(
-    f"{readable(f'message.{name}')} AS {name}" if name in _TIMES else f"message.{name}" for name in columns.CLAIMED
+    f"{readable(f'message.{name}')} AS {name}" if name in columns.CLAIMED_TIMES else f"message.{name}"
+    for name in columns.CLAIMED
 )
 
 LEASE = f"""

@@ -117,7 +117,7 @@ ORDER BY scheduled_at, id
 IS_DUE = f"{_DUE} LIMIT 1"
 
 #: As texts, which are read faster here than by Django, one by one.
-_TIMES = {name: f"{name} || ''" for name in ("scheduled_at", "scheduled_at_initially", "created_at")}
+_TIMES = {name: f"{name} || ''" for name in columns.CLAIMED_TIMES}
 
 LEASE = f"""
 UPDATE delayedq_message
