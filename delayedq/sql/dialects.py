@@ -10,8 +10,6 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.utils.dateparse import parse_datetime
-
 from delayedq.core.bounds import EARLIEST
 
 if TYPE_CHECKING:
@@ -73,9 +71,7 @@ def instant(stored: datetime | str) -> datetime:
 @lru_cache(maxsize=512)
 def _read(stored: str) -> datetime:
     """Most times of a message are equal, and many messages have those of others."""
-    moment = parse_datetime(stored)
-    if moment is None:
-        raise ValueError(f"{stored!r} is no time.")
+    moment = datetime.fromisoformat(stored)
     return moment.replace(tzinfo=moment.tzinfo or UTC)
 
 
