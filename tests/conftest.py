@@ -322,17 +322,20 @@ def pytest_runtest_makereport():
 def pytest_collection_modifyitems(items):
     """Begin with what takes long, and mark for `pytest -m` what needs the extra `mysql`, and what is slow.
 
-    What is slow on MariaDB and runs on other databases, too, waits for the night.
+    What is slow runs on PostgreSQL each time, or on SQLite if it knows no PostgreSQL; the others wait for the night.
     """
     items.sort(key=_turn)
-    elsewhere = {_without_database(test) for test in items if _database(test) in {"sqlite", "postgresql"}}
+    elsewhere = {
+        "sqlite": {_without_database(test) for test in items if _database(test) == "postgresql"},
+        "mariadb": {_without_database(test) for test in items if _database(test) in {"sqlite", "postgresql"}},
+    }
     for test in items:
         database = _database(test)
         if "mariadb" in test.fixturenames or database == "mariadb":
             test.add_marker("mariadb")
         if database not in {None, "sqlite"} and _folder(test.path) in SAME_EVERYWHERE:
             test.add_marker("slow")
-        if database == "mariadb" and test.get_closest_marker("slow") and _without_database(test) in elsewhere:
+        if test.get_closest_marker("slow") and _without_database(test) in elsewhere.get(database, ()):
             test.add_marker("nightly")
 
 

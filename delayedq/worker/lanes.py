@@ -15,6 +15,7 @@ from bisect import insort
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import islice
+from operator import attrgetter
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -113,6 +114,10 @@ class Lanes:
         self._unheard = False
         #: Number of scans so far.
         self.scans = 0
+
+    def count(self) -> int:
+        """How many are known, also those in which nothing is due."""
+        return len(self._lanes)
 
     def serves(self, queue: str) -> bool:
         """Bare queues are polled by the application's own code."""
@@ -227,7 +232,7 @@ class Lanes:
                 Lane(*name, known.watermark) for name, known in self._lanes.items() if known.claim_at(moment) <= moment
             ]
         random.shuffle(due)
-        due.sort(key=lambda lane: -lane.priority)
+        due.sort(key=attrgetter("priority"), reverse=True)
         return due
 
     def advance(self, planned: Sequence[Lane], claimed: Sequence[Claimed], asked: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from delayedq.core.lifecycle import NotStarted, Returned
-from delayedq.worker.loop import AHEAD, BATCH_BYTES, Prefetch
+from delayedq.worker.loop import BATCH, BATCH_BYTES, Prefetch
 from delayedq.worker.transitions import AttemptResult
 from tests.app import tasks
 from tests.worker.attempts import attempt_of, claimed
@@ -34,7 +34,7 @@ def test_beside_slow_tasks_nothing_is_claimed_ahead(seconds):
 
 @pytest.mark.parametrize("seconds", [0.0, 0.00001, 0.0001])
 def test_beside_fast_tasks_as_much_is_claimed_ahead_as_may_be(seconds):
-    assert prefetching(ended(seconds, 500)).ahead() == AHEAD
+    assert prefetching(ended(seconds, 500)).ahead() == 2 * BATCH
 
 
 def test_more_threads_claim_more_ahead():
@@ -45,7 +45,7 @@ def test_more_threads_claim_more_ahead():
 
 def test_a_change_of_prefetch_is_noticed_within_a_batch():
     assert prefetching(ended(0.0001, 500), ended(5.0, 20)).ahead() == 0
-    assert prefetching(ended(5.0, 500), ended(0.0001, 500)).ahead() == AHEAD
+    assert prefetching(ended(5.0, 500), ended(0.0001, 500)).ahead() == 2 * BATCH
 
 
 def test_one_slow_task_among_fast_ones_does_not_stop_claims_ahead():
@@ -61,7 +61,7 @@ def test_what_never_ran_says_nothing_about_the_prefetch():
 def test_async_tasks_occupy_no_thread_however_long_they_take():
     prefetch = prefetching(ended(60.0, task=tasks.aecho))
     prefetch.came([claimed(tasks.aecho)] * 500, 500)
-    assert prefetch.ahead() == AHEAD
+    assert prefetch.ahead() == 2 * BATCH
 
 
 @pytest.mark.parametrize("size", [100_000, 1_000_000])
@@ -75,7 +75,7 @@ def test_payloads_that_become_small_again_are_claimed_in_numbers():
     prefetch = prefetching(ended(0.0, 500))
     prefetch.came([claimed(tasks.nothing, payload="x" * 1_000_000)] * 200, 0)
     prefetch.came([claimed(tasks.nothing)] * 500, 0)
-    assert prefetch.ahead() == AHEAD
+    assert prefetch.ahead() == 2 * BATCH
 
 
 def test_after_a_stall_nothing_is_claimed_ahead_until_tasks_prove_to_be_short():
@@ -83,7 +83,7 @@ def test_after_a_stall_nothing_is_claimed_ahead_until_tasks_prove_to_be_short():
     prefetch.stalled()
     assert prefetch.ahead() == 0
     prefetch.ran(ended(0.0, 500))
-    assert prefetch.ahead() == AHEAD
+    assert prefetch.ahead() == 2 * BATCH
 
 
 def test_no_claim_at_all_changes_nothing():

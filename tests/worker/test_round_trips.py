@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from delayedq.models import FinishedMessage
-from delayedq.worker import pool
-from delayedq.worker.loop import AHEAD, Prefetch
+from delayedq.worker import loop, pool
+from delayedq.worker.loop import Loop, Prefetch
+from delayedq.worker.options import ExitCode
+from delayedq.worker.shared_leases import SharedLeases
 from delayedq.worker.store_thread import StoreThread
 from tests.app import chores, tasks
 
@@ -13,7 +17,7 @@ MESSAGES = 4 * pool.FLUSH
 
 def test_a_busy_worker_ends_one_batch_and_claims_the_next_in_one_round_trip(store, drain, monkeypatch):
     monkeypatch.setattr(pool, "FLUSH_AFTER", 60.0)
-    monkeypatch.setattr(Prefetch, "ahead", lambda prefetch: AHEAD)
+    monkeypatch.setattr(Prefetch, "ahead", lambda prefetch, batch: 2 * batch)
     round_trips = []
     settle_and_claim = store.settle_and_claim
 
@@ -35,6 +39,35 @@ def test_a_busy_worker_ends_one_batch_and_claims_the_next_in_one_round_trip(stor
     assert full
     assert all(full), f"some round trips only ended messages: {round_trips}"
     assert FinishedMessage.objects.count() == MESSAGES
+
+
+@pytest.mark.parametrize(("queues", "largest"), [(12, 4), (24, 6), (80, 8)])
+def test_where_a_claim_names_many_lanes_it_takes_more_messages(queues, largest, store, drain, monkeypatch):
+    monkeypatch.setattr(loop, "BATCH", 4)
+    monkeypatch.setattr(loop, "LARGEST_BATCH", 8)
+    monkeypatch.setattr(Prefetch, "ahead", lambda prefetch, batch: 2 * batch)
+    limits = set()
+    settle_and_claim = store.settle_and_claim
+
+    def noted(transitions, request):
+        limits.add(request.limit)
+        return settle_and_claim(transitions, request)
+
+    monkeypatch.setattr(store, "settle_and_claim", noted)
+    offers = (
+        chores.nothing.offer((), {}, when=None)._replace(queue=f"queue-{number % queues}") for number in range(80)
+    )
+    store.offer_many(offers)
+    drain()
+    assert max(limits) == largest
+    assert FinishedMessage.objects.count() == 80
+
+
+def test_no_more_is_claimed_than_the_lease_keeper_can_hold(store, options):
+    leases = SharedLeases(capacity=10)
+    chores.nothing.enqueue_many(((), {}) for _ in range(50))
+    assert Loop(store, options, "test", leases).run() is ExitCode.DONE
+    assert FinishedMessage.objects.count() == 50
 
 
 def test_what_ends_in_a_channel_makes_room_for_the_next_in_the_same_round_trip(store, drain, monkeypatch):

@@ -74,9 +74,9 @@ def of_offers(offers: Sequence[Offer]) -> dict[str, Any]:
 
 def of_lanes(lanes: Sequence[Lane]) -> dict[str, Any]:
     return {
-        "queues": [lane.queue for lane in lanes],
-        "priorities": [lane.priority for lane in lanes],
-        "watermarks": [lane.watermark for lane in lanes],
+        "queues": texts([lane.queue for lane in lanes]),
+        "priorities": numbers(lane.priority for lane in lanes),
+        "watermarks": _as_texts([lane.watermark for lane in lanes]),
     }
 
 
@@ -152,10 +152,14 @@ def moments(values: Sequence[datetime | None]) -> str | Moments | None:
     if not any(values):
         return None
     if None in values:
-        return "{" + ",".join(["NULL" if value is None else f'"{value!s}"' for value in values]) + "}"
+        return _as_texts(values)
     sizes_and_times = [_EIGHT_BYTES] * (2 * len(values))
     sizes_and_times[1::2] = [(value - _EPOCH) // _MICROSECOND for value in values]  # type: ignore[operator]
     return Moments(struct.pack(f">5i{'iq' * len(values)}", 1, 0, _TIMESTAMPTZ, len(values), 1, *sizes_and_times))
+
+
+def _as_texts(moments: Sequence[datetime | None]) -> str:
+    return "{" + ",".join(["NULL" if moment is None else f'"{moment!s}"' for moment in moments]) + "}"
 
 
 class Moments(bytes):
