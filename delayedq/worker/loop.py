@@ -164,7 +164,7 @@ class Prefetch:
         """Claimed messages waited too long for a thread: claim for free threads only, until tasks prove to be short."""
         self._seconds = max(self._seconds, 10 * HORIZON)
 
-    def ahead(self, batch: int = BATCH) -> int:
+    def ahead(self, batch: int) -> int:
         """How many messages to hold beyond those that run, in batches of so many."""
         by_time = self._threads * HORIZON / max(self._seconds, 1e-6)
         return int(min(2 * batch, by_time, BATCH_BYTES / max(self._bytes, 1.0)))
@@ -308,9 +308,9 @@ class Loop:
         self._silence.stop()
         connections[self._store.alias].close()
         signals.worker_stopped.send_robust(self.name, worker=self.name)
-        if finished and self._is_broken:
-            return ExitCode.BROKEN
         if finished:
+            if self._is_broken:
+                return ExitCode.BROKEN
             is_replaced = self._stuck or self.exhausted or self._leases.asked is WorkerCommand.RESTART
             return ExitCode.RECYCLE if is_replaced else ExitCode.DONE
         return ExitCode.LOST_THREADS if self._pool.lost else ExitCode.GAVE_UP

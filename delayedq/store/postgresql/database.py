@@ -158,8 +158,9 @@ def moments(values: Sequence[datetime | None]) -> str | Moments | None:
     return Moments(struct.pack(f">5i{'iq' * len(values)}", 1, 0, _TIMESTAMPTZ, len(values), 1, *sizes_and_times))
 
 
-def _as_texts(moments: Sequence[datetime | None]) -> str:
-    return "{" + ",".join(["NULL" if moment is None else f'"{moment!s}"' for moment in moments]) + "}"
+def _as_texts(values: Sequence[datetime | None]) -> str:
+    """Times as texts, also for cursors that do not know `Moments`."""
+    return "{" + ",".join(["NULL" if value is None else f'"{value!s}"' for value in values]) + "}"
 
 
 class Moments(bytes):
