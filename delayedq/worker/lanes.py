@@ -12,10 +12,11 @@ from __future__ import annotations
 import random
 import time
 from bisect import insort
+from collections import deque
 from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import islice
-from operator import attrgetter
+from itertools import islice, takewhile
+from operator import itemgetter
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from delayedq.sql.priority import is_limited
 from delayedq.store.protocol import BARE, Lane
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from datetime import datetime
 
     from delayedq.store.protocol import Claimed, LaneHead
@@ -43,6 +44,10 @@ GRAIN = 0.02
 #: At most 16 empty lanes are remembered: after a wake-up the loop claims from them without waiting for a scan.
 REMEMBERED = 16
 
+
+#: A claim names at most 1,024 lanes; after one that got all it asked for, twice as many as that came from, but at least
+#: 64. If more are due, equal ones take turns.
+FEWEST_NAMED, MOST_NAMED = 64, 1024
 
 #: Seconds between two claims from a lane while a long scan is under way, as nobody hears of offers meanwhile.
 UNHEARD = 0.01
@@ -108,16 +113,18 @@ class Lanes:
         self._excluded = excluded
         self._lanes: dict[tuple[str, int], _KnownLane] = {}
         self._lock = Lock()
+        #: Lanes of the highest priority that is due whose turns come next, as far as it is not this moment yet
+        #: (monotonic); and those that claims have found empty since somebody looked when they are due next.
+        self._turns: deque[tuple[str, int]] = deque()
+        self._named = MOST_NAMED
+        self._turns_until = float("inf")
+        self._found_empty: set[tuple[str, int]] = set()
         #: The moment (monotonic) at which to claim from channels; None: as far as is known, no message has one.
         self._channels_due: float | None = None
-        #: Whether a scan is under way that may be long.
-        self._unheard = False
+        #: Whether a scan is under way that may be long; and whether lanes may be due of which nobody knows.
+        self._unheard = self._is_unsure = False
         #: Number of scans so far.
         self.scans = 0
-
-    def count(self) -> int:
-        """How many are known, also those in which nothing is due."""
-        return len(self._lanes)
 
     def serves(self, queue: str) -> bool:
         """Bare queues are polled by the application's own code."""
@@ -127,7 +134,7 @@ class Lanes:
         """It may be long, and until it ends nobody hears of offers: what is known is claimed from every 10 ms."""
         soon = time.monotonic() + UNHEARD
         with self._lock:
-            self._unheard = True
+            self._unheard = self._is_unsure = True
             for known in self._lanes.values():
                 known.due = min(known.due, soon)
             if self._channels_due is not None:
@@ -142,6 +149,7 @@ class Lanes:
         """Take over what a scan at `moment` (monotonic) found. Lanes it did not find are empty or paused."""
         with self._lock:
             before, self._lanes = self._lanes, {}
+            self._looked()
             for head in self._of_no_channel(heads, moment):
                 name = head.queue, head.priority
                 gone = before.pop(name, None)
@@ -155,11 +163,18 @@ class Lanes:
 
     def scanned_ahead(self, heads: Sequence[LaneHead], moment: float) -> None:
         """Take over what a scan behind the watermarks found: new lanes, and when known ones are due."""
-        self.peeked(heads, moment)
         with self._lock:
+            self._looked()
+            self._expect(self._lanes, heads, moment)
             for head in self._of_no_channel(heads, moment):
                 new = _KnownLane(_watermark(head), moment + max(0.0, head.due_in))
                 self._lanes.setdefault((head.queue, head.priority), new)
+
+    def _looked(self) -> None:
+        """Of each lane it is known when it is due."""
+        self._is_unsure = False
+        self._turns.clear()
+        self._found_empty.clear()
 
     def _of_no_channel(self, heads: Sequence[LaneHead], moment: float) -> list[LaneHead]:
         """The lanes among them; the others say when to claim from channels."""
@@ -173,11 +188,22 @@ class Lanes:
         with self._lock:
             return [Lane(*name, known.watermark) for name, known in self._lanes.items()]
 
-    def peeked(self, heads: Sequence[LaneHead], moment: float) -> None:
-        """Take over when known lanes are due next, as a peek at `moment` found; their watermarks stay."""
-        due_in = {(s.queue, s.priority): s.due_in for s in heads}
+    def found_empty(self) -> list[Lane]:
+        """The lanes that claims have found empty since the last call: nobody knows when they are due next."""
         with self._lock:
-            for name, known in self._lanes.items():
+            empty, self._found_empty = self._found_empty, set()
+            return [Lane(*name, self._lanes[name].watermark) for name in empty if name in self._lanes]
+
+    def peeked(self, lanes: Sequence[Lane], heads: Sequence[LaneHead], moment: float) -> None:
+        """Take over when these lanes are due next, as a peek at `moment` found; their watermarks stay."""
+        with self._lock:
+            self._expect([(lane.queue, lane.priority) for lane in lanes], heads, moment)
+
+    def _expect(self, names: Iterable[tuple[str, int]], heads: Sequence[LaneHead], moment: float) -> None:
+        due_in = {(head.queue, head.priority): head.due_in for head in heads}
+        self._turns.clear()
+        for name in names:
+            if known := self._lanes.get(name):
                 if name in due_in:
                     known.expect(moment, due_in[name])
                 else:
@@ -186,6 +212,7 @@ class Lanes:
     def hint(self) -> bool:
         """Something was offered: any lane may be due. Returns whether at least one lane is known."""
         with self._lock:
+            self._is_unsure = True
             for known in self._lanes.values():
                 known.due = 0.0
             if self._channels_due is not None:
@@ -225,15 +252,33 @@ class Lanes:
         return ([], True) if due and (not planned or random.random() < 0.5) else (planned, False)  # noqa: PLR2004, S311
 
     def plan(self) -> list[Lane]:
-        """The lanes that are due, higher priorities first; equal ones take turns in being first."""
+        """The lanes to claim from, of those that are due: higher priorities first; equal ones take turns in being
+        first, and in being named at all where there are many. All are named where nobody knows whether they are due:
+        lower priorities would wait behind many that are not.
+        """
         moment = time.monotonic()
         with self._lock:
-            due = [
-                Lane(*name, known.watermark) for name, known in self._lanes.items() if known.claim_at(moment) <= moment
-            ]
+            if self._is_unsure or moment >= self._turns_until:
+                self._turns.clear()
+            others = [self._turns.popleft() for _ in range(min(self._named, len(self._turns)))]
+            return self._still_due(others, moment) or self._still_due(self._first_turns(moment), moment)
+
+    def _first_turns(self, moment: float) -> list[tuple[str, int]]:
+        """Whose turn it is now, of all lanes that are due. Of the highest priority, the others come in later plans:
+        lower ones only beside all that are higher.
+        """
+        claim_at = {name: known.claim_at(moment) for name, known in self._lanes.items()}
+        self._turns_until = min((at for at in claim_at.values() if at > moment), default=float("inf"))
+        due = [name for name, at in claim_at.items() if at <= moment]
         random.shuffle(due)
-        due.sort(key=attrgetter("priority"), reverse=True)
-        return due
+        due.sort(key=itemgetter(1), reverse=True)
+        named = len(due) if self._is_unsure else self._named
+        self._turns.extend(takewhile(lambda name: name[1] == due[0][1], due[named:]))
+        return due[:named]
+
+    def _still_due(self, names: Iterable[tuple[str, int]], moment: float) -> list[Lane]:
+        known = [(name, self._lanes[name]) for name in names]
+        return [Lane(*name, one.watermark) for name, one in known if one.claim_at(moment) <= moment]
 
     def advance(self, planned: Sequence[Lane], claimed: Sequence[Claimed], asked: int) -> bool:
         """Raise the watermarks to what was claimed; says whether the planned lanes are exhausted."""
@@ -241,14 +286,17 @@ class Lanes:
         full = None if exhausted or not claimed else (claimed[-1].queue, claimed[-1].priority)
         last = {(message.queue, message.priority): message.scheduled_at for message in claimed}
         with self._lock:
+            self._named = MOST_NAMED if exhausted else min(MOST_NAMED, max(FEWEST_NAMED, 2 * len(last)))
             for name, scheduled_at in last.items():
                 if known := self._lanes.get(name):
                     known.advance(scheduled_at, has_more=name == full)
             if exhausted:
                 for lane in planned:
-                    if known := self._lanes.get((lane.queue, lane.priority)):
+                    name = lane.queue, lane.priority
+                    if known := self._lanes.get(name):
                         known.due = time.monotonic() + UNHEARD if self._unheard else float("inf")
-                        known.misses += (lane.queue, lane.priority) not in last and not self._unheard
+                        known.misses += name not in last and not self._unheard
+                        self._found_empty.add(name)
         return exhausted
 
     def due_in(self) -> float | None:

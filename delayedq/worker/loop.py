@@ -128,10 +128,8 @@ def _age(due_at: datetime) -> float:
 HORIZON = 0.1
 
 #: Messages in one claim at most, and bytes of payload among those claimed ahead. While the database works on one batch,
-#: the threads work on the other. A claim names each lane that may be due, so of thousands of lanes it takes more.
-BATCH, LARGEST_BATCH = 512, 1536
-
-BATCH_BYTES = 16_000_000
+#: the threads work on the other.
+BATCH, BATCH_BYTES = 512, 16_000_000
 
 _WEIGHT = 0.05
 
@@ -164,10 +162,10 @@ class Prefetch:
         """Claimed messages waited too long for a thread: claim for free threads only, until tasks prove to be short."""
         self._seconds = max(self._seconds, 10 * HORIZON)
 
-    def ahead(self, batch: int) -> int:
-        """How many messages to hold beyond those that run, in batches of so many."""
+    def ahead(self) -> int:
+        """How many messages to hold beyond those that run."""
         by_time = self._threads * HORIZON / max(self._seconds, 1e-6)
-        return int(min(2 * batch, by_time, BATCH_BYTES / max(self._bytes, 1.0)))
+        return int(min(2 * BATCH, by_time, BATCH_BYTES / max(self._bytes, 1.0)))
 
 
 def _mean(before: float, batch: float, count: int) -> float:
@@ -382,10 +380,10 @@ class Loop:
         return self._left() == 0
 
     def _left(self) -> int:
-        """How many more messages this process may claim; at least LARGEST_BATCH means no limit."""
+        """How many more messages this process may claim; at least BATCH means no limit."""
         if self._is_short:
             return 0
-        return LARGEST_BATCH if self._options.max_tasks is None else self._options.max_tasks - self._claimed
+        return BATCH if self._options.max_tasks is None else self._options.max_tasks - self._claimed
 
     def _drained(self) -> bool:
         """True if a scan that began after the last message ended found nothing due.
@@ -557,11 +555,10 @@ class Loop:
             return 0
         if self._pool.in_event_loop + coming >= ASYNC_LIMIT:
             return 0
-        batch = min(LARGEST_BATCH, max(BATCH, self._lanes.count() // 4))
-        ahead = self._prefetch.ahead(batch)
+        ahead = self._prefetch.ahead()
         room = self._pool.size + ahead - self._pool.occupying() - coming
         slots = self._leases.capacity - self._in_flight.held - coming
-        return max(0, min(room, batch, slots, self._left())) if room > ahead // 2 else 0
+        return max(0, min(room, BATCH, slots, self._left())) if room > ahead // 2 else 0
 
     def _patience(self) -> float:
         """Seconds that the loop may sleep if it is not woken."""

@@ -2,7 +2,7 @@
 
 It hears of offers (NOTIFY on PostgreSQL, the data version on SQLite) and wakes the loop. It has its own connections.
 
-A *peek* reads from the watermarks of the known lanes and is always short: it tells the idle loop how long to sleep. A
+A *peek* reads from the watermarks of lanes that claims found empty and is always short: it tells how long to sleep. A
 *scan* reads from the beginning, and so sees new lanes, late commits and expired leases; rows that are dead but not
 vacuumed yet make it slow, so periodic scans take at most a twentieth of the time. Offers are not heard during one: the
 loop claims from the lanes it knows every 10 ms then. If the last scan was long, what others offer is looked for *ahead*
@@ -60,6 +60,9 @@ LISTEN_AGAIN, LISTEN_AGAIN_AT_LAST = 30.0, 600.0
 SPARE_AFTER, LOOK_AGAIN = 1.0, 0.1
 
 OTHERS_LACK = "other parts of this worker have no connection to the database"
+
+#: An answer counts from when its statement came to the database: within 10 ms, however long the answer took.
+ARRIVES_WITHIN = 0.01
 
 #: Seconds before the next try after an error that is not the database's.
 UNEXPECTED_PAUSE = 1.0
@@ -304,15 +307,15 @@ class Poller(threading.Thread):
             self._look_ahead(moment)
         elif moment >= self._next_peek_at:
             self._next_peek_at = float("inf")
-            known = self._lanes.known()
-            self._lanes.peeked(self._store.peek(known), time.monotonic())
+            empty = self._lanes.found_empty()
+            self._lanes.peeked(empty, self._store.peek(empty), _asked(moment))
             self._wake()
 
     def _look_ahead(self, moment: float) -> None:
         self._next_peek_at = self._next_look_at = float("inf")
         heads = self._heads(lambda: self._store.scan_ahead(self._lanes.known(), self._queues))
         seen = time.monotonic()
-        self._lanes.scanned_ahead(heads, seen)
+        self._lanes.scanned_ahead(heads, _asked(moment))
         self._may_look_at = seen + WANTED_REST * (seen - moment)
         if moment < self._rescan_before:
             self._plan_to_look(self._rescan_before)
@@ -324,7 +327,7 @@ class Poller(threading.Thread):
         seen = self._scanned_at = time.monotonic()
         took = self._took = seen - moment
         is_first = not self._lanes.scans
-        self._lanes.scanned(heads, seen)
+        self._lanes.scanned(heads, _asked(moment))
         if is_first and any(
             Channels.of(self._store).coming()
         ):  # workers before may have left something, but no message
@@ -339,3 +342,8 @@ class Poller(threading.Thread):
         elif moment < self._rescan_before:
             self._plan_to_look(self._rescan_before)
         self._wake()
+
+
+def _asked(sent_at: float) -> float:
+    """The moment from which the answer of a statement counts that was sent then, and is known now."""
+    return min(time.monotonic(), sent_at + ARRIVES_WITHIN)

@@ -279,3 +279,96 @@ def test_channels_that_continue_leave_the_others_due_as_they_were():
     known.expect_channels(AS_BEFORE)
     assert not known.channels_are_due()
     assert before - 60 < known.due_in() <= before
+
+
+# Many lanes
+
+
+@pytest.fixture
+def ten(monkeypatch):
+    """Ten lanes that are due, of which a claim names four, or two after one that took all from one lane."""
+    monkeypatch.setattr(lanes_module, "MOST_NAMED", 4)
+    monkeypatch.setattr(lanes_module, "FEWEST_NAMED", 2)
+    return lanes(*ALL_TEN)
+
+
+ALL_TEN = [(letter, 0) for letter in "abcdefghij"]
+NAMES = [f"{letter}0" for letter, _ in ALL_TEN]
+
+
+def test_of_many_lanes_some_are_named_and_each_has_its_turn(ten):
+    plans = [names(ten.plan()) for _ in range(6)]
+    assert [len(plan) for plan in plans] == [4, 4, 2] * 2
+    for each in (plans[:3], plans[3:]):
+        assert sorted(name for plan in each for name in plan) == NAMES
+
+
+def test_after_a_claim_that_got_all_twice_as_many_are_named_as_it_came_from(ten):
+    for got_from, named in [("a", 2), ("ab", 4), ("abc", 4), ("", 4)]:
+        scanned(ten, *ALL_TEN)
+        ten.advance(ten.plan(), [got(letter) for letter in got_from], len(got_from) or 1)
+        scanned(ten, *ALL_TEN)
+        assert len(ten.plan()) == named
+
+
+def test_lower_priorities_are_named_beside_all_that_are_higher_or_not_at_all(ten):
+    scanned(ten, *ALL_TEN[:3], *((letter, -5) for letter in "klmno"))
+    for _ in range(9):
+        plan = names(ten.plan())
+        assert sorted(plan[:3]) == NAMES[:3]
+        assert len(plan) == 4
+    scanned(ten, *ALL_TEN[:6], *((letter, -5) for letter in "klmno"))
+    for _ in range(9):
+        assert {lane.priority for lane in ten.plan()} == {0}
+
+
+def test_what_becomes_due_between_two_turns_goes_first(ten, monkeypatch):
+    moment = time.monotonic()
+    scanned(ten, *ALL_TEN, ("high", 9, HOUR))
+    assert len(ten.plan()) == 4
+    monkeypatch.setattr(lanes_module, "time", SimpleNamespace(monotonic=lambda: moment + 2 * HOUR))
+    assert names(ten.plan())[0] == "high9"
+
+
+def test_what_is_no_longer_due_when_its_turn_comes_is_not_named(ten):
+    named = ten.plan()
+    ten.yield_to_others("a", 0, 0.0)
+    named += ten.plan() + ten.plan()
+    assert sorted(names(named)) in (NAMES, NAMES[1:])
+    assert "a0" not in names(ten.plan() + ten.plan() + ten.plan())
+
+
+@pytest.mark.parametrize("event", ["hint", "scan_begins"])
+def test_where_nobody_knows_what_is_due_all_lanes_are_named_until_somebody_has_looked(ten, monkeypatch, event):
+    """Else lanes of high priority that are empty, and many, would hide the others."""
+    monkeypatch.setattr(lanes_module, "UNHEARD", 0.0)
+    assert len(ten.plan()) == 4
+    getattr(ten, event)()
+    for _ in range(2):
+        assert sorted(names(ten.plan())) == NAMES
+    ten.scan_has_ended()
+    ten.scanned_ahead([LaneHead(*name, NOW, -1.0) for name in ALL_TEN], time.monotonic())
+    assert len(ten.plan()) == 4
+    getattr(ten, event)()
+    scanned(ten, *ALL_TEN)
+    assert len(ten.plan()) == 4
+
+
+def test_only_the_lanes_that_were_found_empty_are_looked_at(ten):
+    first, second = ten.plan(), ten.plan()
+    assert ten.advance(first, [], 1)
+    assert ten.advance(second, [], 1)
+    empty = ten.found_empty()
+    assert sorted(empty) == sorted(first + second)
+    assert ten.found_empty() == []
+    others = names(ten.plan())
+    assert len(others) == 2
+
+    ten.peeked(empty, [LaneHead(empty[0].queue, 0, NOW, -1.0)], time.monotonic())
+    assert sorted(names(ten.plan())) == sorted([*others, *names(empty[:1])])
+
+
+def test_a_scan_has_looked_at_what_was_found_empty_too(ten):
+    assert ten.advance(ten.plan(), [], 1)
+    scanned(ten, ("a", 0))
+    assert ten.found_empty() == []

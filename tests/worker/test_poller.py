@@ -77,6 +77,43 @@ def test_a_future_message_is_known_by_its_time(store):
         assert 3500 < watch.lanes.due_in() <= 3600
 
 
+def test_what_a_long_scan_finds_is_due_as_of_its_begin(store, monkeypatch):
+    """With thousands of queues it takes a while until all has come."""
+    scan, when = store.scan, timezone.now() + timedelta(hours=1)
+
+    def long_scan(queues):
+        found = scan(queues)
+        time.sleep(0.5)
+        return found
+
+    monkeypatch.setattr(store, "scan", long_scan)
+    store.offer(message(scheduled_at=when))
+    with watching(store) as watch:
+        left = (when - timezone.now()).total_seconds()
+        assert watch.lanes.due_in() < left + 0.25
+
+
+def test_a_loop_that_asks_has_the_lanes_looked_at_that_it_found_empty(store, monkeypatch):
+    looked_at = []
+    peek = store.peek
+
+    def noted(lanes):
+        looked_at.append([lane.queue for lane in lanes])
+        return peek(lanes)
+
+    monkeypatch.setattr(store, "peek", noted)
+    store.offer_many([message(queue=queue, scheduled_at=None) for queue in "ab"])
+    store.offer(message(queue="a", scheduled_at=timezone.now() + timedelta(hours=1)))
+    with watching(store) as watch:
+        lane_a = [lane for lane in watch.lanes.plan() if lane.queue == "a"]
+        claimed = store.claim(ClaimRequest(lane_a, 9, timedelta(minutes=1), "worker"))
+        assert watch.lanes.advance(lane_a, claimed, 9)
+        watch.woken.clear()
+        watch.poller.ask()
+        watch.until(lambda: ["a"] in looked_at)
+        assert watch.planned() == ["b0"]
+
+
 def test_an_offer_of_another_connection_is_heard(store):
     with watching(store) as watch:
         together(lambda: store.offer(message(queue="new", scheduled_at=None)))
