@@ -188,11 +188,14 @@ class Lanes:
         with self._lock:
             return [Lane(*name, known.watermark) for name, known in self._lanes.items()]
 
-    def found_empty(self) -> list[Lane]:
-        """The lanes that claims have found empty since the last call: nobody knows when they are due next."""
+    def to_peek(self) -> list[Lane]:
+        """The lanes that claims have found empty since the last call: nobody knows when they are due next. If there are
+        few, all: others may have given messages back.
+        """
         with self._lock:
             empty, self._found_empty = self._found_empty, set()
-            return [Lane(*name, self._lanes[name].watermark) for name in empty if name in self._lanes]
+            names = self._lanes if len(self._lanes) <= MOST_NAMED else empty & self._lanes.keys()
+            return [Lane(*name, self._lanes[name].watermark) for name in names]
 
     def peeked(self, lanes: Sequence[Lane], heads: Sequence[LaneHead], moment: float) -> None:
         """Take over when these lanes are due next, as a peek at `moment` found; their watermarks stay."""
@@ -226,6 +229,13 @@ class Lanes:
             if known := self._lanes.get((queue, priority)):
                 known.yield_at(now + seconds, now)
 
+    def expect(self, queue: str, priority: int, seconds: float) -> None:
+        """A message of this lane was given back, and is due again in `seconds`."""
+        due = time.monotonic() + seconds
+        with self._lock:
+            if known := self._lanes.get((queue, priority)):
+                known.due, self._turns_until = min(known.due, due), min(self._turns_until, due)
+
     def expect_channels(self, due_in: float | None) -> None:
         """When to claim from channels again; None: when something is offered or found by a scan; or AS_BEFORE."""
         if due_in == AS_BEFORE:
@@ -247,9 +257,11 @@ class Lanes:
 
         has_room: the round trip ends messages of channels, so there may be room for others in these at once.
         """
-        planned = self.plan()
         due = has_room or self.channels_are_due()
-        return ([], True) if due and (not planned or random.random() < 0.5) else (planned, False)  # noqa: PLR2004, S311
+        if due and random.random() < 0.5:  # noqa: PLR2004, S311
+            return [], True  # no lane has had its turn
+        planned = self.plan()
+        return planned, due and not planned
 
     def plan(self) -> list[Lane]:
         """The lanes to claim from, of those that are due: higher priorities first; equal ones take turns in being
@@ -273,6 +285,7 @@ class Lanes:
         random.shuffle(due)
         due.sort(key=itemgetter(1), reverse=True)
         named = len(due) if self._is_unsure else self._named
+        self._turns.clear()
         self._turns.extend(takewhile(lambda name: name[1] == due[0][1], due[named:]))
         return due[:named]
 

@@ -486,8 +486,16 @@ class Loop:
         self._end_claim(round_trip)
         self._prefetch.came(round_trip.answer.claimed, self._pool.in_event_loop - in_event_loop)
         if round_trip.brings_work(concluded):
+            self._expect(concluded)
             self._poller.ask_to_scan()
         self._tell(round_trip, concluded)
+
+    def _expect(self, concluded: Sequence[tuple[AttemptResult, Decision]]) -> None:
+        """What is due again in a while; the scan may have to rest for longer."""
+        for result, decided in concluded:
+            if decided.outcome is None and decided.delay is not None:
+                claimed = result.attempt.claimed
+                self._lanes.expect(claimed.queue, claimed.priority, decided.delay)
 
     def _tell(self, round_trip: RoundTrip, concluded: Sequence[tuple[AttemptResult, Decision]]) -> None:
         """Send signals. Receivers may be slow: all that was claimed is in the shared leases by now, and is renewed."""

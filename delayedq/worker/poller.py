@@ -2,11 +2,11 @@
 
 It hears of offers (NOTIFY on PostgreSQL, the data version on SQLite) and wakes the loop. It has its own connections.
 
-A *peek* reads from the watermarks of lanes that claims found empty and is always short: it tells how long to sleep. A
-*scan* reads from the beginning, and so sees new lanes, late commits and expired leases; rows that are dead but not
-vacuumed yet make it slow, so periodic scans take at most a twentieth of the time. Offers are not heard during one: the
-loop claims from the lanes it knows every 10 ms then. If the last scan was long, what others offer is looked for *ahead*
-only: new lanes, and what is behind the watermarks.
+A *peek* reads from the watermarks of lanes that claims found empty, and is short: it tells the idle loop how long to
+sleep. A *scan* reads from the beginning, and so sees new lanes, late commits and expired leases; rows that are dead but
+not vacuumed yet make it slow, so periodic scans take at most a twentieth of the time. Offers are not heard during one:
+the loop claims from the lanes it knows every 10 ms then. If the last scan was long, what others offer is looked for
+*ahead* only: new lanes, and what is behind the watermarks.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ SPARE_AFTER, LOOK_AGAIN = 1.0, 0.1
 
 OTHERS_LACK = "other parts of this worker have no connection to the database"
 
-#: An answer counts from when its statement came to the database: within 10 ms, however long the answer took.
+#: An answer counts from when its statement came to the database: within 10 ms, or the time of the shortest answer.
 ARRIVES_WITHIN = 0.01
 
 #: Seconds before the next try after an error that is not the database's.
@@ -106,8 +106,8 @@ class Poller(threading.Thread):
         #: When to listen again, and since when other parts of this worker have no connection.
         self._listen_at, self._others_lack_since = float("inf"), float("inf")
         self._scanned_at = 0.0
-        #: Seconds that the last scan took.
-        self._took = 0.0
+        #: Seconds that the last scan took, and the shortest answer.
+        self._took, self._shortest = 0.0, float("inf")
         self._listen_pause = LISTEN_AGAIN
         #: The next scan that is planned; no scan may begin before `_may_scan_at`, when the last one has rested enough.
         #: From `_rested_at` on, scans take no more than a twentieth of the time.
@@ -307,15 +307,15 @@ class Poller(threading.Thread):
             self._look_ahead(moment)
         elif moment >= self._next_peek_at:
             self._next_peek_at = float("inf")
-            empty = self._lanes.found_empty()
-            self._lanes.peeked(empty, self._store.peek(empty), _asked(moment))
+            if lanes := self._lanes.to_peek():
+                self._lanes.peeked(lanes, self._store.peek(lanes), self._asked(moment))
             self._wake()
 
     def _look_ahead(self, moment: float) -> None:
         self._next_peek_at = self._next_look_at = float("inf")
         heads = self._heads(lambda: self._store.scan_ahead(self._lanes.known(), self._queues))
         seen = time.monotonic()
-        self._lanes.scanned_ahead(heads, _asked(moment))
+        self._lanes.scanned_ahead(heads, self._asked(moment))
         self._may_look_at = seen + WANTED_REST * (seen - moment)
         if moment < self._rescan_before:
             self._plan_to_look(self._rescan_before)
@@ -327,7 +327,7 @@ class Poller(threading.Thread):
         seen = self._scanned_at = time.monotonic()
         took = self._took = seen - moment
         is_first = not self._lanes.scans
-        self._lanes.scanned(heads, _asked(moment))
+        self._lanes.scanned(heads, self._asked(moment))
         if is_first and any(
             Channels.of(self._store).coming()
         ):  # workers before may have left something, but no message
@@ -343,7 +343,8 @@ class Poller(threading.Thread):
             self._plan_to_look(self._rescan_before)
         self._wake()
 
-
-def _asked(sent_at: float) -> float:
-    """The moment from which the answer of a statement counts that was sent then, and is known now."""
-    return min(time.monotonic(), sent_at + ARRIVES_WITHIN)
+    def _asked(self, sent_at: float) -> float:
+        """The moment from which the answer of a statement counts that was sent then, and is known now."""
+        took = time.monotonic() - sent_at
+        self._shortest = min(self._shortest, took)
+        return sent_at + min(took, max(ARRIVES_WITHIN, self._shortest))

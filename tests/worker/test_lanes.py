@@ -303,6 +303,17 @@ def test_of_many_lanes_some_are_named_and_each_has_its_turn(ten):
         assert sorted(name for plan in each for name in plan) == NAMES
 
 
+def test_where_channels_are_claimed_from_no_lane_has_had_its_turn(ten, monkeypatch):
+    ten.expect_channels(0.0)
+    named = []
+    for chance in [0.0, 0.9] * 3:
+        monkeypatch.setattr(lanes_module.random, "random", lambda chance=chance: chance)
+        planned, channels = ten.choose()
+        assert channels is (chance == 0.0)
+        named += names(planned)
+    assert sorted(named) == NAMES
+
+
 def test_after_a_claim_that_got_all_twice_as_many_are_named_as_it_came_from(ten):
     for got_from, named in [("a", 2), ("ab", 4), ("abc", 4), ("", 4)]:
         scanned(ten, *ALL_TEN)
@@ -358,9 +369,9 @@ def test_only_the_lanes_that_were_found_empty_are_looked_at(ten):
     first, second = ten.plan(), ten.plan()
     assert ten.advance(first, [], 1)
     assert ten.advance(second, [], 1)
-    empty = ten.found_empty()
+    empty = ten.to_peek()
     assert sorted(empty) == sorted(first + second)
-    assert ten.found_empty() == []
+    assert ten.to_peek() == []
     others = names(ten.plan())
     assert len(others) == 2
 
@@ -370,5 +381,37 @@ def test_only_the_lanes_that_were_found_empty_are_looked_at(ten):
 
 def test_a_scan_has_looked_at_what_was_found_empty_too(ten):
     assert ten.advance(ten.plan(), [], 1)
-    scanned(ten, ("a", 0))
-    assert ten.found_empty() == []
+    scanned(ten, *ALL_TEN)
+    assert ten.to_peek() == []
+
+
+def test_few_lanes_are_all_looked_at():
+    """Another worker may have given back what it took from one of them."""
+    known = lanes(("a", 0), ("later", 0, HOUR))
+    assert known.advance(known.plan(), [], 1)
+    assert sorted(names(known.to_peek())) == ["a0", "later0"]
+
+
+def test_what_was_given_back_is_expected(ten, monkeypatch):
+    moment = time.monotonic()
+    while plan := ten.plan():
+        ten.advance(plan, [], 1)
+    ten.expect("a", 0, HOUR)
+    ten.expect("a", 0, 2 * HOUR)
+    ten.expect("gone", 0, 0.0)
+    assert HOUR - 60 < ten.due_in() <= HOUR
+
+    scanned(ten, *ALL_TEN[1:], ("high", 9, 2 * HOUR))
+    assert len(ten.plan()) == 4
+    ten.expect("high", 9, HOUR)
+    monkeypatch.setattr(lanes_module, "time", SimpleNamespace(monotonic=lambda: moment + 1.5 * HOUR))
+    assert names(ten.plan())[0] == "high9"
+
+
+def test_no_lane_is_named_twice_when_all_whose_turn_it_is_yield(ten, monkeypatch):
+    monkeypatch.setattr(lanes_module.random, "shuffle", lambda _: None)
+    assert names(ten.plan()) == NAMES[:4]
+    for letter in "efgh":
+        ten.yield_to_others(letter, 0, 0.0)
+    assert names(ten.plan()) == NAMES[:4]
+    assert names(ten.plan()) == ["i0", "j0"]

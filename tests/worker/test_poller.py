@@ -8,19 +8,24 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from django.db import OperationalError, connections
 from django.utils import timezone
 
+from delayedq.models import Message
 from delayedq.store.database import WakeUpPipe
 from delayedq.store.protocol import ClaimRequest
-from delayedq.worker import poller
+from delayedq.worker import lanes, poller
 from delayedq.worker.lanes import Lanes
+from delayedq.worker.loop import Loop
+from delayedq.worker.options import ExitCode
 from delayedq.worker.outage import Outage
 from delayedq.worker.poller import Poller
 from delayedq.worker.shared_leases import SharedLeases
+from tests.app import chores
 from tests.store.given import kill_others, message, succeed, together
 from tests.worker.attempts import PATIENCE
 
@@ -83,35 +88,38 @@ def test_what_a_long_scan_finds_is_due_as_of_its_begin(store, monkeypatch):
 
     def long_scan(queues):
         found = scan(queues)
-        time.sleep(0.5)
+        time.sleep(1.0)
         return found
 
-    monkeypatch.setattr(store, "scan", long_scan)
     store.offer(message(scheduled_at=when))
     with watching(store) as watch:
+        scans = watch.lanes.scans
+        monkeypatch.setattr(store, "scan", long_scan)
+        watch.poller.ask_to_scan()
+        watch.until(lambda: watch.lanes.scans > scans)
         left = (when - timezone.now()).total_seconds()
-        assert watch.lanes.due_in() < left + 0.25
+        assert watch.lanes.due_in() < left + 0.75
 
 
 def test_a_loop_that_asks_has_the_lanes_looked_at_that_it_found_empty(store, monkeypatch):
+    monkeypatch.setattr(lanes, "MOST_NAMED", 1)
     looked_at = []
     peek = store.peek
 
-    def noted(lanes):
-        looked_at.append([lane.queue for lane in lanes])
-        return peek(lanes)
+    def noted(those):
+        looked_at.append([lane.queue for lane in those])
+        return peek(those)
+
+    def found_empty():
+        watch.lanes.advance(lane_a, [], 1)
+        watch.poller.ask()
+        return ["a"] in looked_at
 
     monkeypatch.setattr(store, "peek", noted)
     store.offer_many([message(queue=queue, scheduled_at=None) for queue in "ab"])
-    store.offer(message(queue="a", scheduled_at=timezone.now() + timedelta(hours=1)))
     with watching(store) as watch:
-        lane_a = [lane for lane in watch.lanes.plan() if lane.queue == "a"]
-        claimed = store.claim(ClaimRequest(lane_a, 9, timedelta(minutes=1), "worker"))
-        assert watch.lanes.advance(lane_a, claimed, 9)
-        watch.woken.clear()
-        watch.poller.ask()
-        watch.until(lambda: ["a"] in looked_at)
-        assert watch.planned() == ["b0"]
+        lane_a = [lane for lane in watch.lanes.known() if lane.queue == "a"]
+        watch.until(found_empty)
 
 
 def test_an_offer_of_another_connection_is_heard(store):
@@ -219,6 +227,19 @@ def test_an_offer_to_a_lane_that_was_empty_needs_no_scan(store, monkeypatch):
         claimed = store.claim(ClaimRequest(watch.lanes.plan(), 9, timedelta(minutes=1), "worker"))
         assert [one.key for one in claimed] == ["second"]
         assert watch.lanes.scans == scans
+
+
+def test_what_a_worker_gives_back_is_claimed_again_without_a_look_at_the_database(store, options, monkeypatch):
+    """A scan may have to rest for seconds."""
+    monkeypatch.setattr(poller, "BUSY_INTERVAL", NEVER)
+    for request in ("ask", "ask_to_scan"):
+        monkeypatch.setattr(Poller, request, lambda _: None)
+    chores.ask_again.enqueue()
+    never = timedelta(seconds=NEVER)
+    assert (
+        Loop(store, replace(options, drain=False, max_tasks=2, poll_interval=never), "test").run() is ExitCode.RECYCLE
+    )
+    assert Message.objects.get().attempt == 2
 
 
 def test_a_loop_that_asks_is_woken_by_a_new_scan(store):
