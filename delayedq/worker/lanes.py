@@ -113,11 +113,12 @@ class Lanes:
         self._excluded = excluded
         self._lanes: dict[tuple[str, int], _KnownLane] = {}
         self._lock = Lock()
-        #: Lanes of the highest priority that is due whose turns come next, as far as it is not this moment yet
-        #: (monotonic); and those that claims have found empty since somebody looked when they are due next.
+        #: Lanes of the highest priority that is due, in the order of their turns, until another may be due (monotonic).
         self._turns: deque[tuple[str, int]] = deque()
-        self._named = MOST_NAMED
         self._turns_until = float("inf")
+        #: How many lanes the next claim names.
+        self._named = MOST_NAMED
+        #: Lanes that claims have found empty since somebody looked when they are due next.
         self._found_empty: set[tuple[str, int]] = set()
         #: The moment (monotonic) at which to claim from channels; None: as far as is known, no message has one.
         self._channels_due: float | None = None
