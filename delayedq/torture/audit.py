@@ -1,7 +1,7 @@
 """The audit: one file of lines to which all processes append, and which no fault takes back.
 
 A line is JSON: nanoseconds of this host's monotonic clock, the process, what happened, and to what. One `write` of a
-few hundred bytes to a file that is opened with O_APPEND is not torn, and is kept when its process is killed.
+few hundred bytes to a file that is opened with O_APPEND is not torn by another, and is kept when its process is killed.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ def write(what: str, *about: Any, pid: int | None = None) -> None:
 
 
 def read(folder: Path) -> list[Event]:
-    """All lines, in the order of their moments."""
+    """All lines, in the order of their moments, without one that is just being written."""
     path = folder / FILE
     if not path.exists():
         return []
-    rows = map(json.loads, path.read_text().splitlines())
+    whole, _, _ = path.read_text().rpartition("\n")
+    rows = map(json.loads, whole.splitlines())
     return sorted((Event(at, pid, what, tuple(about)) for at, pid, what, *about in rows), key=lambda one: one.at)
 
 
