@@ -235,10 +235,8 @@ def test_what_a_worker_gives_back_is_claimed_again_without_a_look_at_the_databas
     for request in ("ask", "ask_to_scan"):
         monkeypatch.setattr(Poller, request, lambda _: None)
     chores.ask_again.enqueue()
-    never = timedelta(seconds=NEVER)
-    assert (
-        Loop(store, replace(options, drain=False, max_tasks=2, poll_interval=never), "test").run() is ExitCode.RECYCLE
-    )
+    twice = replace(options, drain=False, max_tasks=2, poll_interval=timedelta(seconds=NEVER))
+    assert Loop(store, twice, "test").run() is ExitCode.RECYCLE
     assert Message.objects.get().attempt == 2
 
 
