@@ -66,6 +66,7 @@ class Deployed:
     """The sets that are in use, as one process sees them."""
 
     def __init__(self, store: Store, definitions: Mapping[str, Definition]) -> None:
+        self._database = store.database
         self._rows = CronSettings.objects.using(store.alias)
         self._own = {name: one.config_hash if one.enabled else DISABLED for name, one in definitions.items()}
         self._content = json.dumps(self._own, sort_keys=True)
@@ -78,13 +79,16 @@ class Deployed:
     def heartbeat(self, now: datetime) -> bool:
         """Write that the own set is in use, and read which others are. Returns whether that has changed."""
         before = self.known
+        self._database.retried(partial(self._say_used, now))
+        return self.known != before
+
+    def _say_used(self, now: datetime) -> None:
         seen = self.read(now)
         if self._own and not self._rows.filter(digest=self.digest).update(seen_at=now):
             # One that had expired returns as the newest: a version that is deployed again decides again.
             self._rows.bulk_create([self._row(self.digest, self._content, now)], ignore_conflicts=True)
             seen = self.read(now)
         self._say_present(seen, now)
-        return self.known != before
 
     def read(self, now: datetime) -> dict[str, SeenSchedule]:
         """Read which sets are in use; returns all rows by digest."""
@@ -126,7 +130,7 @@ class Deployed:
     def expire(self) -> None:
         """Delete the sets that are not in use any more."""
         if self._unused:
-            self._rows.filter(id__in=self._unused).delete()
+            self._database.retried(self._rows.filter(id__in=self._unused).delete)
             self._unused = []
         self._contents = {id_: content for id_, content in self._contents.items() if id_ in self.known}
 
@@ -304,7 +308,8 @@ class Beats:
         """Make rows for these schedules, which have none; those of the database may have the name already."""
         for some in batched(sorted(names), NAMES):
             rows = [CronSchedule(owner=SETTINGS, name=name, covered_until=now) for name in some]
-            CronSchedule.objects.using(self._store.alias).bulk_create(rows, ignore_conflicts=True)
+            insert = CronSchedule.objects.using(self._store.alias).bulk_create
+            self._store.database.retried(partial(insert, rows, ignore_conflicts=True))
             known.update((one.name, one) for one in self._rows(definition=None, name__in=some))
             for name in some:
                 if name not in known:

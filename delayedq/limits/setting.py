@@ -20,6 +20,7 @@ from delayedq.limits.declared import limits_in, lines_up, rules_known, rules_of,
 from delayedq.limits.requests import ForeignRules, Rules
 from delayedq.limits.rules import Limit, Rate, channel_id
 from delayedq.store import default_store
+from delayedq.store.database import retry_on_deadlock
 from delayedq.store.offers import check_channel_name
 from delayedq.store.protocol import BARE
 from delayedq.tasks import registered
@@ -66,11 +67,17 @@ def set(  # noqa: A001 - limits.set() reads well
     given = _given({"concurrency": concurrency, "rate": rate, "size": size}, {"weight": weight, "share": share})
     if size is not None:
         _check_sized(scope, channel)
+    return _defined(scope, channel).overridden(_set(store, scope, channel, given))
+
+
+@retry_on_deadlock
+def _set(store: Store, scope: str, channel: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Store this beside what is set there; returns the whole."""
     with store.database.atomic(savepoint=False):
         definition = _unpaused(_about_to_change(store, scope, channel) or {}) | given
         _keep(store, scope, channel, definition)
         _tell(store, scope, channel)
-    return _defined(scope, channel).overridden(definition)
+    return definition
 
 
 def _given(terms: dict[str, Any], turns: dict[str, Any]) -> dict[str, Any]:
@@ -114,11 +121,16 @@ def clear(scope: str, *, channel: str = "", store: Store | None = None) -> bool:
     Raises InvalidMessage if it is not a valid name of a channel.
     """
     check_channel_name(channel)
-    store = store or default_store()
+    return _clear(store or default_store(), scope, channel)
+
+
+@retry_on_deadlock
+def _clear(store: Store, scope: str, channel: str) -> bool:
     found = _states(store).filter(scope=scope, channel=channel, definition__isnull=False)
-    cleared = bool(found.delete()[0]) if channel else bool(found.update(definition=None))
-    if cleared:
-        _tell(store, scope, channel)
+    with store.database.atomic(savepoint=False):
+        cleared = bool(found.delete()[0]) if channel else bool(found.update(definition=None))
+        if cleared:
+            _tell(store, scope, channel)
     return cleared
 
 
@@ -130,6 +142,11 @@ def pause(scope: str, *, channel: str = "", by: str = "", store: Store | None = 
     """
     store = store or default_store()
     check_scope(scope, channel)
+    return _pause(store, scope, channel, by)
+
+
+@retry_on_deadlock
+def _pause(store: Store, scope: str, channel: str, by: str) -> bool:
     with store.database.atomic(savepoint=False):
         before = _about_to_change(store, scope, channel)
         if before is not None and before.get("paused"):
@@ -147,13 +164,17 @@ def resume(scope: str, *, channel: str = "", store: Store | None = None) -> bool
     Raises InvalidMessage if it is not a valid name of a channel.
     """
     check_channel_name(channel)
-    store = store or default_store()
+    return _resume(store or default_store(), scope, channel)
+
+
+@retry_on_deadlock
+def _resume(store: Store, scope: str, channel: str) -> bool:
     with store.database.atomic(savepoint=False):
         stored = _stored(store, scope, channel, lock=True)
         if stored is None or not stored.get("paused"):
             return False
         if stored["before"] is None:
-            return clear(scope, channel=channel, store=store)
+            return _clear(store, scope, channel)
         _keep(store, scope, channel, _unpaused(stored))
         _tell(store, scope, channel)
     return True

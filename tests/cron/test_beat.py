@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 from functools import partial
+from itertools import count
 
 import pytest
+from django.db import OperationalError
 from django.utils import timezone
 
+from delayedq.conf import get_settings
 from delayedq.cron import placing
-from delayedq.cron.beat import Beats, beat
+from delayedq.cron.beat import PRESENCE, Beats, beat
 from delayedq.cron.definitions import read
 from delayedq.cron.placing import AHEAD, MOST
-from delayedq.models import CronSchedule, CronTick, CronTickQuerySet, Message
+from delayedq.models import CronSchedule, CronSettings, CronTick, CronTickQuerySet, Message
 from tests.cron.given import (
     DAILY,
     HOURLY,
@@ -120,6 +123,40 @@ def test_workers_that_start_together_place_each_tick_once(store):
 
     assert placed("one") == placed("two") == EVERY_MINUTE_AHEAD
     assert CronSchedule.objects.count() == 2
+
+
+@pytest.mark.parametrize("alias", ["mariadb"], indirect=True)
+def test_whatever_the_server_undoes_is_tried_again(store, connection):
+    """Of a beat that installs a schedule and expires a set: each statement that takes locks, in turn."""
+    lately, long_ago = NOW - get_settings().CRON_GRACE / 10, NOW - timedelta(days=9)
+    for undone in count(start=1):
+        CronSettings.objects.create(digest="unused", content="{}", seen_at=long_ago)
+        CronSettings.objects.create(digest=PRESENCE, content=long_ago.isoformat(), seen_at=lately)
+        server = Undoing(undone)
+        with connection.execute_wrapper(server):
+            beat_at(store, minutely=MINUTELY)
+
+        assert placed() == EVERY_MINUTE_AHEAD
+        assert not CronSettings.objects.filter(digest="unused").exists()
+        if server.left:
+            break  # there are no more statements
+        for model in (Message, CronTick, CronSchedule, CronSettings):
+            model.objects.all().delete()
+    assert undone > 10
+
+
+class Undoing:
+    """The server undoes the transaction of the n-th statement that takes locks, to end a deadlock."""
+
+    def __init__(self, left):
+        self.left = left
+
+    def __call__(self, execute, sql, params, many, context):
+        if self.left and (not sql.startswith("SELECT") or "FOR UPDATE" in sql):
+            self.left -= 1
+            if not self.left:
+                raise OperationalError(1213, "as if")
+        return execute(sql, params, many, context)
 
 
 def test_two_schedules_may_tick_at_the_same_time(store):
