@@ -13,6 +13,7 @@ from django.db import transaction
 from delayedq.models import Edit, EditedMessage
 from delayedq.operations.edits import ACT, PAUSE, begin
 from delayedq.operations.pauses import pause, pause_all, pause_task, paused_now, resume, resume_all, resume_task
+from delayedq.store.database import retry_on_deadlock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,25 +29,28 @@ def note(store: Store, description: str, by: str = "", why: str = "") -> Edit:
     return begin(store, ACT, description, by, why)
 
 
+@retry_on_deadlock
 def pause_queues(store: Store, names: Sequence[str] | None = None, by: str = "", why: str = "") -> list[str]:
     """Pause these queues (None: all that are known now), all or none; returns those that were not paused yet.
 
     Raises InvalidQueue.
     """
     with transaction.atomic(using=store.alias):
-        done = pause_all(by, store) if names is None else [name for name in names if pause(name, by, store)]
+        done = pause_all(by, store) if names is None else [name for name in sorted(names) if pause(name, by, store)]
         _record(store, QUEUE, done, by, why, is_paused=True)
     return done
 
 
+@retry_on_deadlock
 def resume_queues(store: Store, names: Sequence[str] | None = None, by: str = "", why: str = "") -> list[str]:
     """Resume these queues (None: all that are paused); returns those that were paused."""
     with transaction.atomic(using=store.alias):
-        done = resume_all(store) if names is None else [name for name in names if resume(name, store)]
+        done = resume_all(store) if names is None else [name for name in sorted(names) if resume(name, store)]
         _record(store, QUEUE, done, by, why, is_paused=False)
     return done
 
 
+@retry_on_deadlock
 def pause_one_task(store: Store, kind: str, by: str = "", why: str = "") -> bool:
     """False if it was already paused. Raises InvalidQueue for what is no path of a task."""
     with transaction.atomic(using=store.alias):
@@ -55,6 +59,7 @@ def pause_one_task(store: Store, kind: str, by: str = "", why: str = "") -> bool
     return did
 
 
+@retry_on_deadlock
 def resume_one_task(store: Store, kind: str, by: str = "", why: str = "") -> bool:
     """False if it was not paused."""
     with transaction.atomic(using=store.alias):
