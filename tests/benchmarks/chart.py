@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.benchmarks.figures import Figure
 
 OURS, FLOOR, PEER = "#0c7c59", "#b8c4bf", "#8d99ae"
-COLOURS = {"delayedq": OURS, "delayedq_defaults": OURS, "floor": FLOOR}
+COLOURS = {"delayedq": OURS, "delayedq_defaults": OURS, "floor": FLOOR, "floor_django": FLOOR}
 
 
 def bars(figures: list[Figure], path: Path) -> None:
@@ -37,9 +37,7 @@ def _panel(panel: plt.Axes, title: str, figures: list[Figure]) -> None:
     medians = [figure.median for figure in figures]
     whiskers = [[m - min(f.rounds) for f, m in zip(figures, medians, strict=True)]]
     whiskers.append([max(f.rounds) - m for f, m in zip(figures, medians, strict=True)])
-    colours = [
-        {"delayedq": OURS, "delayedq_defaults": OURS, "floor": FLOOR}.get(figure.name, PEER) for figure in figures
-    ]
+    colours = [COLOURS.get(figure.name, PEER) for figure in figures]
     panel.barh([figure.name for figure in figures], medians, xerr=whiskers, color=colours, ecolor="#555", height=0.7)
     for row, (figure, median) in enumerate(zip(figures, medians, strict=True)):
         panel.annotate(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.progress import track
 
 from tests.benchmarks import arena
-from tests.benchmarks.contenders import POSTGRESQL, SQLITE
+from tests.benchmarks.contenders import MARIADB, POSTGRESQL, SQLITE
 from tests.benchmarks.figures import Figure
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def drain_sqlite(messages: int, rounds: int) -> list[Figure]:
 
 def drain_mariadb(messages: int, rounds: int) -> list[Figure]:
     with arena.mariadb() as place:
-        return _contest("drain, MariaDB", place, ("delayedq",), rounds, _drained(place, messages))
+        return _contest("drain, MariaDB", place, MARIADB, rounds, _drained(place, messages))
 
 
 def enqueue(messages: int, rounds: int) -> list[Figure]:

@@ -16,4 +16,5 @@ POSTGRESQL = (
     "floor", "delayedq_defaults", "delayedq", "graphile_worker", "pg_boss", "river", "pgqueuer", "oban", "awa",
     "procrastinate", "django_ox", "dj_queue", "django_tasks_db", "celery",
 )  # fmt: skip
-SQLITE = ("delayedq", "huey")
+SQLITE = ("floor_django", "delayedq", "huey")
+MARIADB = ("floor_django", "delayedq")

@@ -7,12 +7,12 @@ import importlib
 import os
 import time
 
-from tests.benchmarks.contenders import POSTGRESQL, SQLITE, program
+from tests.benchmarks.contenders import MARIADB, POSTGRESQL, SQLITE, program
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", choices=sorted({*POSTGRESQL, *SQLITE}))
+    parser.add_argument("name", choices=sorted({*POSTGRESQL, *SQLITE, *MARIADB}))
     parser.add_argument("verb", help="a function of its module, or settings")
     parser.add_argument("count", type=int, nargs="*")
     options = parser.parse_args()
